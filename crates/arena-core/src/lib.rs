@@ -1,1 +1,56 @@
-//! (to be written)
+//! One device region with a mark and an aligned bump pointer above it.
+//!
+//! This is the lower half of Watermark Arena: it decides where buffers lie ([`layout`] and the
+//! zones of a region, pure arithmetic), obtains the memory ([`device`]), and hands out typed
+//! buffers in it ([`Persistent`], [`Transient`] and their views). It knows no scope. A training loop
+//! wants `arena-scope`, which puts scopes with lifetimes on top; [`RawArena`] is what it stands on,
+//! and its way back is `unsafe`.
+//!
+//! ```
+//! use arena_core::{Alignment, ByteSize, Host, RawArena};
+//!
+//! let mut arena = RawArena::new(Host::new(), ByteSize::kib(8))?;
+//! let weights = arena.persistent_from(&[0.5_f32; 25])?;          // at the bottom
+//! arena.set_mark()?;                                             // they end here
+//! assert_eq!(arena.stats().mark_bytes, 100);
+//!
+//! let mut hidden = arena.transient::<f32>(32, Alignment::DEFAULT)?;
+//! hidden.view_mut().write(&[1.0; 32])?;
+//! assert_eq!((hidden.offset_bytes(), arena.stats().used_bytes), (256, 256 + 128));
+//! drop(hidden);
+//! arena.reset_to_mark();                                         // needs `&mut`: nothing is alive
+//! assert_eq!(arena.stats().used_bytes, 100);
+//! assert_eq!(weights.as_slice()[24], 0.5);
+//! # Ok::<(), arena_core::Error>(())
+//! ```
+
+pub mod device;
+pub mod layout;
+
+mod buffer;
+mod bytes;
+mod demand;
+mod error;
+mod event_log;
+mod kept;
+mod raw_arena;
+mod region;
+mod stats;
+mod zones;
+
+pub use buffer::{Persistent, Transient, View, ViewMut};
+pub use bytes::{
+    Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError, bytes_of, elements_of,
+};
+pub use device::{Device, Host, HostVisible, Probe};
+pub use error::{DeviceError, Error, ErrorKind, Exhausted, ScopeFacts};
+pub use event_log::{Event, EventLog};
+pub use layout::{RowLayout, Span};
+pub use raw_arena::{Checkpoint, POISON_BYTE, RawArena};
+pub use region::Region;
+pub use stats::Stats;
+
+pub use bytemuck::{Pod, Zeroable};
+
+// Offsets and addresses are `u64`; slices of them need a `usize` as wide.
+static_assertions::const_assert_eq!(usize::BITS, 64);

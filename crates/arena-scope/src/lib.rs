@@ -1,1 +1,64 @@
-//! (to be written)
+//! Scopes for training steps on one device region.
+//!
+//! A training loop has two lifetimes. Parameters live for the whole run; activations, gradients,
+//! workspaces and staging die when the step ends. So an [`Arena`] takes one region, puts persistent
+//! buffers at its bottom and sets *the mark* where they end; each [`Scope`] bumps a cursor above it
+//! and puts it back when it closes. A buffer carries its scope's lifetime, so that one that would be
+//! used too late does not compile.
+//!
+//! It is not good for buffers that must be freed one by one in any order: nothing is reused before
+//! its scope closes.
+//!
+//! ```
+//! use arena_scope::{Arena, ByteSize, Error, Host};
+//!
+//! let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+//! let weights = arena.persistent_from(&[0.5_f32; 800])?;
+//! arena.mark()?;                                        // 3200 bytes, from here on the floor
+//!
+//! for step in 0..3_u8 {
+//!     let sum = arena.scope(|scope| {
+//!         let x = scope.upload(&[f32::from(step); 800])?;
+//!         let mut y = scope.alloc::<f32>(1)?;
+//!         y.as_mut_slice()[0] = x.as_slice().iter().zip(weights.as_slice()).map(|(x, w)| x * w).sum();
+//!         assert_eq!(scope.stats().used_bytes, 6660);   // 3328 + 3200 rounds up to 6656, plus 4
+//!         scope.read_one(y.view())                      // results leave as host values
+//!     })?;
+//!     assert_eq!(sum, 400.0 * f32::from(step));
+//!     assert_eq!(arena.stats().used_bytes, 3200);       // back at the mark
+//! }
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! | a CPU arena has | here it is |
+//! |---|---|
+//! | a chunk from `malloc` | the region, obtained once; nothing grows |
+//! | a reference `&'a T` | [`Transient`], an address and a length on any device |
+//! | `reset(&mut self)` | the end of a [`Scope`]; scopes nest |
+//! | no `Drop` | dropping a buffer early reuses nothing, and is never needed |
+
+#![deny(unsafe_code)]
+
+mod arena;
+mod guard;
+mod observer;
+mod reset;
+mod scope;
+mod signature;
+mod state;
+mod steady_state;
+mod step_bump;
+
+pub use arena::{Arena, ArenaBuilder};
+pub use guard::Guard;
+pub use reset::{Reset, ScopeOptions};
+pub use scope::Scope;
+pub use signature::StepSignature;
+pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
+
+pub use arena_core::{
+    Alignment, BadAlignment, ByteSize, Device, DeviceError, Error, ErrorKind, Event, Exhausted,
+    Host, HostVisible, Persistent, Pod, Probe, Region, RowLayout, ScopeFacts, Span, Stats,
+    Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
+};
+pub use bumpalo;

@@ -1,0 +1,120 @@
+//! Buffers that live as long as their owner: weights, optimizer state, running statistics.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::{View, ViewMut};
+use crate::device::{Device, Host, HostVisible};
+use crate::layout::Span;
+use crate::region::Region;
+
+/// An owned buffer that no scope's end touches, and that never moves.
+///
+/// It holds the region, not the arena: it may outlive the arena and go to any thread. Dropping it
+/// queues its bytes; if it was made after the mark, they are used again after the next close,
+/// otherwise they come back with the arena.
+///
+/// # Invariants
+///
+/// 1. `address` is a multiple of the alignment of `T`, and not zero.
+/// 2. The `len` elements from there on lie inside `region`, or `len` is zero.
+/// 3. No other buffer has a byte of them, as long as this one lives.
+pub struct Persistent<T, D: Device = Host> {
+    address: u64,
+    len: usize,
+    region: Arc<Region<D>>,
+    /// What to give back: the span of a kept buffer.
+    kept: Option<Span>,
+    elements: PhantomData<T>,
+}
+
+impl<T: Pod, D: Device> Persistent<T, D> {
+    /// # Safety
+    ///
+    /// The invariants of [`Persistent`], by number; `kept` is its span in the kept zone, if there.
+    pub(crate) unsafe fn new(
+        address: u64,
+        len: usize,
+        region: Arc<Region<D>>,
+        kept: Option<Span>,
+    ) -> Self {
+        Self { address, len, region, kept, elements: PhantomData }
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device address of the first element: the same for the buffer's whole life.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The first byte, counted from the region's base.
+    #[must_use]
+    pub fn offset_bytes(&self) -> u64 {
+        self.address - self.region.base_address()
+    }
+
+    /// Whether it was made after the mark was set, and so lies at the region's top.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Shared access.
+    #[must_use]
+    pub fn view(&self) -> View<'_, T, D> {
+        // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
+        unsafe { View::new(self.address, self.len, &self.region) }
+    }
+
+    /// Exclusive access.
+    #[must_use]
+    pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
+        // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its
+        // bytes.
+        unsafe { ViewMut::new(self.address, self.len, &self.region) }
+    }
+}
+
+impl<T: Pod, D: HostVisible> Persistent<T, D> {
+    /// The elements as a slice.
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        self.view().as_slice()
+    }
+
+    /// The elements as a mutable slice.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        self.view_mut().into_mut_slice()
+    }
+}
+
+impl<T, D: Device> Drop for Persistent<T, D> {
+    fn drop(&mut self) {
+        if let Some(span) = self.kept {
+            self.region.queue_returned(span);
+        }
+    }
+}
+
+impl<T, D: Device> fmt::Debug for Persistent<T, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let element = std::any::type_name::<T>();
+        write!(f, "Persistent<{element}; {}>@{:#x}", self.len, self.address)
+    }
+}

@@ -1,0 +1,112 @@
+//! Buffers that die with their scope: activations, gradients, workspaces, staging.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::{View, ViewMut};
+use crate::device::{Device, Host, HostVisible};
+use crate::raw_arena::RawArena;
+
+/// A buffer above the mark, alive for `'s`: until its scope closes.
+///
+/// Dropping it early reuses nothing by itself; it tells a recording that the buffer is dead. No
+/// safety rests on the drop being run.
+///
+/// It can be read from other threads (`Sync`), but not sent to one, for its drop talks to the arena.
+///
+/// # Invariants
+///
+/// 1. `address` is a multiple of the alignment of `T`, and not zero.
+/// 2. The `len` elements from there on lie inside the arena's region, or `len` is zero.
+/// 3. For `'s` no other buffer has a byte of them.
+pub struct Transient<'s, T, D: Device = Host> {
+    address: u64,
+    len: usize,
+    arena: &'s RawArena<D>,
+    elements: PhantomData<T>,
+}
+
+// SAFETY: what a shared reference reaches is the address, the length and the region, which is
+// `Sync`; the arena's cells are used by `drop` alone, which needs the buffer itself.
+unsafe impl<T: Sync, D: Device> Sync for Transient<'_, T, D> {}
+
+impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
+    /// # Safety
+    ///
+    /// The invariants of [`Transient`], by number.
+    #[inline]
+    pub(crate) unsafe fn new(address: u64, len: usize, arena: &'s RawArena<D>) -> Self {
+        Self { address, len, arena, elements: PhantomData }
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device address of the first element.
+    #[must_use]
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The first byte, counted from the region's base.
+    #[must_use]
+    #[inline]
+    pub fn offset_bytes(&self) -> u64 {
+        self.address - self.arena.region().base_address()
+    }
+
+    /// Shared access. A view keeps its buffer alive.
+    #[must_use]
+    pub fn view(&self) -> View<'_, T, D> {
+        // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
+        unsafe { View::new(self.address, self.len, self.arena.region()) }
+    }
+
+    /// Exclusive access.
+    #[must_use]
+    pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
+        // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its
+        // bytes for `'s`.
+        unsafe { ViewMut::new(self.address, self.len, self.arena.region()) }
+    }
+}
+
+impl<T: Pod, D: HostVisible> Transient<'_, T, D> {
+    /// The elements as a slice.
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        self.view().as_slice()
+    }
+
+    /// The elements as a mutable slice.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        self.view_mut().into_mut_slice()
+    }
+}
+
+impl<T, D: Device> Drop for Transient<'_, T, D> {
+    #[inline]
+    fn drop(&mut self) {
+        self.arena.note_drop(self.address);
+    }
+}
+
+impl<T, D: Device> fmt::Debug for Transient<'_, T, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let element = std::any::type_name::<T>();
+        write!(f, "Transient<{element}; {}>@{:#x}", self.len, self.address)
+    }
+}

@@ -1,0 +1,438 @@
+//! Borrowed buffers: what layers and kernels take.
+//!
+//! A view is to a buffer what a slice is to a `Vec`. Its fields are private to this module, and the
+//! two constructors are `unsafe`, so every view keeps the invariants that its proofs rest on.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+use bytemuck::Pod;
+
+use crate::bytes::Alignment;
+use crate::device::{Device, Host, HostVisible};
+use crate::error::{Error, ErrorKind};
+use crate::layout::{RowLayout, equal_parts};
+use crate::region::Region;
+
+/// Shared access to `len` elements of `T` in device memory.
+///
+/// # Invariants
+///
+/// 1. `address` is a multiple of the alignment of `T`, and not zero.
+/// 2. The `len` elements from there on lie inside `region`, or `len` is zero.
+/// 3. For `'v` nobody writes them, except work that was queued on the arena's stream before.
+pub struct View<'v, T, D: Device = Host> {
+    address: u64,
+    len: usize,
+    region: &'v Region<D>,
+    elements: PhantomData<&'v [T]>,
+}
+
+/// Exclusive access to `len` elements of `T` in device memory.
+///
+/// # Invariants
+///
+/// 1 and 2 of [`View`], and:
+///
+/// 3. For `'v` nobody else reads or writes them, except work that was queued on the arena's stream
+///    before.
+pub struct ViewMut<'v, T, D: Device = Host> {
+    address: u64,
+    len: usize,
+    region: &'v Region<D>,
+    elements: PhantomData<&'v mut [T]>,
+}
+
+impl<T, D: Device> Clone for View<'_, T, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, D: Device> Copy for View<'_, T, D> {}
+
+impl<'v, T: Pod, D: Device> View<'v, T, D> {
+    /// # Safety
+    ///
+    /// The invariants of [`View`], by number.
+    pub(crate) unsafe fn new(address: u64, len: usize, region: &'v Region<D>) -> Self {
+        debug_assert!(Alignment::of::<T>().divides(address) && address != 0);
+        Self { address, len, region, elements: PhantomData }
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of all elements.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        // In range by invariant 2.
+        self.len as u64 * size_of::<T>() as u64
+    }
+
+    /// The device address of the first element.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Whether the address is a multiple of `alignment`. A view into the middle of a buffer may be
+    /// contiguous and yet not aligned as the buffer is.
+    #[must_use]
+    pub fn is_aligned(&self, alignment: Alignment) -> bool {
+        alignment.divides(self.address)
+    }
+
+    /// The elements of `range`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] when the range is not inside the view.
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
+        let (start, len) = resolve(&range, self.len)?;
+        // SAFETY: 1 and 2: a part of a range inside the region, a whole number of elements from an
+        // aligned start. 3: held for the whole.
+        Ok(unsafe { Self::new(self.address + offset_bytes::<T>(start), len, self.region) })
+    }
+
+    /// The elements before `mid` and those from it on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    pub fn split_at(&self, mid: usize) -> Result<(Self, Self), Error> {
+        Ok((self.range(..mid)?, self.range(mid..)?))
+    }
+
+    /// `parts` equal views whose starts are multiples of `alignment`, if this one's is; elements
+    /// that do not share out evenly are left over at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadParts`] when nothing is left for a part, or when this view is not aligned.
+    pub fn parts(
+        self,
+        parts: usize,
+        alignment: Alignment,
+    ) -> Result<impl Iterator<Item = Self>, Error> {
+        let part = self.part_len(parts, alignment)?;
+        let at = move |n: usize| {
+            // SAFETY: 1 and 2: `parts` pieces of `part` elements lie inside this view. 3: held for
+            // the whole.
+            unsafe { Self::new(self.address + offset_bytes::<T>(n * part), part, self.region) }
+        };
+        Ok((0..parts).map(at))
+    }
+
+    fn part_len(&self, parts: usize, alignment: Alignment) -> Result<usize, Error> {
+        if !self.is_aligned(alignment) {
+            let (len, parts) = (self.len as u64, parts as u64);
+            return Err(ErrorKind::BadParts { len, parts, alignment }.into());
+        }
+        equal_parts::<T>(self.len, parts, alignment)
+    }
+
+    /// One row of a buffer with this layout, without its padding.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] when there is no such row.
+    pub fn row(&self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
+        self.range(row_range(layout, row)?)
+    }
+
+    /// The elements in host memory, after the work queued on the arena's stream.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] when the device refuses the copy.
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
+        let mut host = vec![T::zeroed(); self.len];
+        self.read_into(&mut host)?;
+        Ok(host)
+    }
+
+    /// Copies the elements to host memory, after the work queued on the arena's stream.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
+    /// refuses the copy.
+    pub fn read_into(&self, host: &mut [T]) -> Result<(), Error> {
+        same_len(host.len(), self.len)?;
+        if self.len_bytes() > 0 {
+            let bytes = bytemuck::cast_slice_mut(host);
+            // SAFETY: by invariant 2 the range lies in the region, and has as many bytes as the
+            // slice; by 3 nobody writes it outside the stream.
+            unsafe { self.region.device().copy_out(bytes, self.address) }?;
+        }
+        Ok(())
+    }
+}
+
+impl<'v, T: Pod, D: HostVisible> View<'v, T, D> {
+    /// The elements as a slice.
+    #[must_use]
+    pub fn as_slice(&self) -> &'v [T] {
+        let start = std::ptr::with_exposed_provenance::<T>(host_address(self.address));
+        // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
+        // are initialised; aligned by 1, in range by 2, not written for `'v` by 3, since the
+        // device's calls are done when they return. Any bytes are a `T: Pod`.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+}
+
+impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
+    /// # Safety
+    ///
+    /// The invariants of [`ViewMut`], by number.
+    pub(crate) unsafe fn new(address: u64, len: usize, region: &'v Region<D>) -> Self {
+        debug_assert!(Alignment::of::<T>().divides(address) && address != 0);
+        Self { address, len, region, elements: PhantomData }
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device address of the first element.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Shared access to the same elements while this one rests.
+    #[must_use]
+    pub fn view(&self) -> View<'_, T, D> {
+        // SAFETY: 1 and 2 are the same. 3: the mutable access is borrowed shared meanwhile.
+        unsafe { View::new(self.address, self.len, self.region) }
+    }
+
+    /// The same access for a shorter while, to pass on without giving it away.
+    #[must_use]
+    pub fn reborrow(&mut self) -> ViewMut<'_, T, D> {
+        // SAFETY: 1 and 2 are the same. 3: this access is borrowed mutably meanwhile.
+        unsafe { ViewMut::new(self.address, self.len, self.region) }
+    }
+
+    /// The elements of `range`, for the rest of this access' life.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] when the range is not inside the view.
+    pub fn range(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
+        let (start, len) = resolve(&range, self.len)?;
+        // SAFETY: 1 and 2: a part of a range inside the region, from an aligned start. 3: this
+        // access is given up for it.
+        Ok(unsafe { Self::new(self.address + offset_bytes::<T>(start), len, self.region) })
+    }
+
+    /// Two disjoint halves: the elements before `mid` and those from it on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
+        let (_, rest) = resolve(&(mid..), self.len)?;
+        let behind = self.address + offset_bytes::<T>(mid);
+        // SAFETY: 1 and 2: the first `mid` of `len` elements. 3: this access is given up, and the
+        // other half begins where this one ends.
+        let first = unsafe { Self::new(self.address, mid, self.region) };
+        // SAFETY: 1 and 2: the last `len - mid` elements. 3: as above.
+        let second = unsafe { Self::new(behind, rest, self.region) };
+        Ok((first, second))
+    }
+
+    /// `parts` equal, disjoint pieces; see [`View::parts`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`View::parts`].
+    pub fn parts_mut(
+        self,
+        parts: usize,
+        alignment: Alignment,
+    ) -> Result<impl Iterator<Item = Self>, Error> {
+        let part = self.view().part_len(parts, alignment)?;
+        let (address, region) = (self.address, self.region);
+        let at = move |n: usize| {
+            // SAFETY: 1 and 2: `parts` pieces of `part` elements lie inside this view. 3: this access
+            // is given up, each piece is made once, and they do not overlap.
+            unsafe { Self::new(address + offset_bytes::<T>(n * part), part, region) }
+        };
+        Ok((0..parts).map(at))
+    }
+
+    /// One row of a buffer with this layout, without its padding.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfBounds`] when there is no such row.
+    pub fn row_mut(self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
+        self.range(row_range(layout, row)?)
+    }
+
+    /// Copies `host` in, in stream order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
+    /// refuses the copy.
+    pub fn write(&mut self, host: &[T]) -> Result<(), Error> {
+        same_len(host.len(), self.len)?;
+        let bytes = bytemuck::cast_slice(host);
+        if !bytes.is_empty() {
+            // SAFETY: by invariant 2 the range lies in the region and has as many bytes as the
+            // slice; by 3 nobody else touches it.
+            unsafe { self.region.device().copy_in(self.address, bytes) }?;
+        }
+        Ok(())
+    }
+
+    /// Copies `from` in, in stream order. The two cannot overlap: this access is exclusive.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Self::write).
+    pub fn copy_from(&mut self, from: View<'_, T, D>) -> Result<(), Error> {
+        same_len(from.len, self.len)?;
+        let bytes = from.len_bytes();
+        if bytes > 0 {
+            let (to, from) = (self.address, from.address);
+            // SAFETY: both ranges lie in their regions by invariant 2; the exclusive access and the
+            // shared one cannot overlap by 3.
+            unsafe { self.region.device().copy_within(to, from, bytes) }?;
+        }
+        Ok(())
+    }
+
+    /// Sets every byte to zero, in stream order: by a fill, never by a multiplication, so that NaN
+    /// goes as well.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] when the device refuses the fill.
+    pub fn zero(&mut self) -> Result<(), Error> {
+        self.fill_bytes(0)
+    }
+
+    /// Sets every byte to `value`, in stream order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] when the device refuses the fill.
+    pub fn fill_bytes(&mut self, value: u8) -> Result<(), Error> {
+        let bytes = self.view().len_bytes();
+        if bytes > 0 {
+            // SAFETY: by invariant 2 the range lies in the region; by 3 nobody else touches it. Any
+            // bytes are a `T: Pod`.
+            unsafe { self.region.device().fill(self.address, bytes, value) }?;
+        }
+        Ok(())
+    }
+}
+
+impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
+    /// The elements as a mutable slice.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        self.reborrow().into_mut_slice()
+    }
+
+    /// The elements as a mutable slice for the rest of this access' life.
+    #[must_use]
+    pub fn into_mut_slice(self) -> &'v mut [T] {
+        let start = std::ptr::with_exposed_provenance_mut::<T>(host_address(self.address));
+        // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
+        // are initialised; aligned by 1, in range by 2, nobody else's for `'v` by 3, since the
+        // device's calls are done when they return. Any bytes are a `T: Pod`.
+        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+    }
+}
+
+impl<'v, T: Pod, D: Device> From<ViewMut<'v, T, D>> for View<'v, T, D> {
+    fn from(view: ViewMut<'v, T, D>) -> Self {
+        // SAFETY: 1 and 2 are the same. 3: the exclusive access is given up for it.
+        unsafe { Self::new(view.address, view.len, view.region) }
+    }
+}
+
+macro_rules! debug_like_a_buffer {
+    ($view:ident) => {
+        impl<T, D: Device> fmt::Debug for $view<'_, T, D> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let element = std::any::type_name::<T>();
+                write!(f, "{}<{element}; {}>@{:#x}", stringify!($view), self.len, self.address)
+            }
+        }
+    };
+}
+debug_like_a_buffer!(View);
+debug_like_a_buffer!(ViewMut);
+
+/// Bytes before element `index` of a buffer that has at least so many: in range by invariant 2.
+const fn offset_bytes<T>(index: usize) -> u64 {
+    index as u64 * size_of::<T>() as u64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a `usize` has 64 bits, see the crate's root")]
+const fn host_address(address: u64) -> usize {
+    address as usize
+}
+
+fn resolve(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), Error> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => Some(start),
+        Bound::Excluded(&before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.checked_add(1),
+        Bound::Excluded(&end) => Some(end),
+        Bound::Unbounded => Some(len),
+    };
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end - start)),
+        _ => Err(ErrorKind::OutOfBounds {
+            start: start.map_or(u64::MAX, |start| start as u64),
+            end: end.map_or(u64::MAX, |end| end as u64),
+            len: len as u64,
+        }
+        .into()),
+    }
+}
+
+fn row_range(layout: &RowLayout, row: usize) -> Result<std::ops::Range<usize>, Error> {
+    if row >= layout.rows() {
+        let row = row as u64;
+        let rows = layout.rows() as u64;
+        return Err(ErrorKind::OutOfBounds { start: row, end: row + 1, len: rows }.into());
+    }
+    let start = row * layout.pitch();
+    Ok(start..start + layout.columns())
+}
+
+fn same_len(given: usize, expected: usize) -> Result<(), Error> {
+    if given == expected {
+        return Ok(());
+    }
+    Err(ErrorKind::LengthMismatch { expected: expected as u64, given: given as u64 }.into())
+}

@@ -1,0 +1,269 @@
+//! Sizes and alignments: the two numbers that every request is made of.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind};
+
+/// The largest size of one buffer or region in bytes: what a Rust slice may span.
+pub const MAX_BYTES: u64 = isize::MAX as u64;
+
+/// A size in bytes that prints itself in binary units.
+///
+/// ```
+/// use arena_core::ByteSize;
+/// assert_eq!(ByteSize::mib(3).bytes(), 3 * 1024 * 1024);
+/// assert_eq!(ByteSize::mib(3).to_string(), "3.00 MiB");
+/// assert_eq!("1536KiB".parse::<ByteSize>(), Ok(ByteSize::bytes_exact(1_572_864)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ByteSize(u64);
+
+impl ByteSize {
+    /// Exactly `bytes` bytes.
+    #[must_use]
+    pub const fn bytes_exact(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// `kib` times 1024 bytes; saturates at `u64::MAX`, which no device can serve.
+    #[must_use]
+    pub const fn kib(kib: u64) -> Self {
+        Self(kib.saturating_mul(1 << 10))
+    }
+
+    /// `mib` times 1024² bytes; saturates at `u64::MAX`.
+    #[must_use]
+    pub const fn mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1 << 20))
+    }
+
+    /// `gib` times 1024³ bytes; saturates at `u64::MAX`.
+    #[must_use]
+    pub const fn gib(gib: u64) -> Self {
+        Self(gib.saturating_mul(1 << 30))
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 4] =
+            [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        for (unit, unit_bytes) in UNITS {
+            if self.0 >= unit_bytes {
+                #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
+                return write!(f, "{:.2} {unit}", self.0 as f64 / unit_bytes as f64);
+            }
+        }
+        write!(f, "{} bytes", self.0)
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a size: write bytes (1048576) or a whole number of KiB, MiB, GiB or TiB")]
+pub struct ParseByteSizeError {
+    text: String,
+}
+
+impl FromStr for ByteSize {
+    type Err = ParseByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const UNITS: [(&str, u64); 5] =
+            [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
+        let parse = || {
+            let trimmed = text.trim();
+            let (digits, unit_bytes) = UNITS
+                .iter()
+                .find_map(|(unit, bytes)| Some((trimmed.strip_suffix(unit)?, *bytes)))?;
+            digits.trim_end().parse::<u64>().ok()?.checked_mul(unit_bytes).map(Self)
+        };
+        parse().ok_or_else(|| ParseByteSizeError { text: text.to_owned() })
+    }
+}
+
+/// An alignment in bytes: a power of two, at most 2⁶².
+///
+/// The default is 256 bytes, which is what CUDA's own allocator gives and what cuBLAS workspaces
+/// and vectorised loads need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Alignment(u64);
+
+impl Alignment {
+    /// One byte: no alignment at all.
+    pub const ONE: Self = Self(1);
+    /// 256 bytes, the default.
+    pub const DEFAULT: Self = Self(256);
+    /// 2⁶² bytes, the largest; twice this could not be added to an address without a carry.
+    pub const MAX: Self = Self(1 << 62);
+
+    /// An alignment of `bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadAlignment`] when `bytes` is zero, not a power of two, or above 2⁶².
+    pub const fn new(bytes: u64) -> Result<Self, BadAlignment> {
+        if bytes.is_power_of_two() && bytes <= Self::MAX.0 {
+            Ok(Self(bytes))
+        } else {
+            Err(BadAlignment { asked: bytes })
+        }
+    }
+
+    /// The alignment of the type `T`.
+    #[must_use]
+    pub const fn of<T>() -> Self {
+        Self(align_of::<T>() as u64)
+    }
+
+    /// The alignment in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// The larger of two alignments, which satisfies both.
+    #[must_use]
+    #[inline]
+    pub const fn max(self, other: Self) -> Self {
+        if self.0 >= other.0 { self } else { other }
+    }
+
+    /// Whether `address` is a multiple of this alignment.
+    #[must_use]
+    #[inline]
+    pub const fn divides(self, address: u64) -> bool {
+        address & (self.0 - 1) == 0
+    }
+}
+
+impl Default for Alignment {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl fmt::Display for Alignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An alignment that was asked for and is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} is no alignment: it must be a power of two between 1 and 2^62")]
+pub struct BadAlignment {
+    /// What was asked for, in bytes.
+    pub asked: u64,
+}
+
+/// The bytes of `len` elements of `T`.
+///
+/// # Errors
+///
+/// [`ErrorKind::TooBig`] when that is more than [`MAX_BYTES`].
+#[inline]
+pub fn bytes_of<T>(len: usize) -> Result<u64, Error> {
+    let element_bytes = size_of::<T>() as u64;
+    match (len as u64).checked_mul(element_bytes) {
+        Some(bytes) if bytes <= MAX_BYTES => Ok(bytes),
+        _ => Err(too_big(len as u64, element_bytes)),
+    }
+}
+
+/// The number of elements of a shape, for example `[batch, channels, height, width]`.
+///
+/// # Errors
+///
+/// [`ErrorKind::TooBig`] when the product is more than [`MAX_BYTES`].
+pub fn elements_of(shape: &[usize]) -> Result<usize, Error> {
+    let mut elements: u64 = 1;
+    for &extent in shape {
+        elements = match elements.checked_mul(extent as u64) {
+            Some(product) if product <= MAX_BYTES => product,
+            _ => return Err(too_big(u64::MAX, 1)),
+        };
+    }
+    // At most `isize::MAX`, so it fits a `usize`.
+    usize::try_from(elements).map_err(|_| too_big(elements, 1))
+}
+
+#[cold]
+fn too_big(elements: u64, element_bytes: u64) -> Error {
+    ErrorKind::TooBig { elements, element_bytes }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(0, "0 bytes")]
+    #[case(1023, "1023 bytes")]
+    #[case(1024, "1.00 KiB")]
+    #[case(1_572_864, "1.50 MiB")]
+    #[case(5 << 30, "5.00 GiB")]
+    fn sizes_print_in_binary_units(#[case] bytes: u64, #[case] text: &str) {
+        assert_eq!(ByteSize::bytes_exact(bytes).to_string(), text);
+    }
+
+    #[rstest]
+    #[case("4096", Some(4096))]
+    #[case("4 KiB", Some(4096))]
+    #[case("2GiB", Some(2 << 30))]
+    #[case("", None)]
+    #[case("1.5GiB", None)]
+    #[case("-1", None)]
+    #[case("20000000TiB", None)]
+    fn sizes_are_read_or_refused(#[case] text: &str, #[case] bytes: Option<u64>) {
+        assert_eq!(text.parse::<ByteSize>().ok().map(ByteSize::bytes), bytes);
+    }
+
+    // B003
+    #[rstest]
+    #[case(0)]
+    #[case(3)]
+    #[case(1 << 63)]
+    #[case(u64::MAX)]
+    fn what_is_not_a_power_of_two_is_no_alignment(#[case] bytes: u64) {
+        assert_eq!(Alignment::new(bytes), Err(BadAlignment { asked: bytes }));
+    }
+
+    // B010
+    #[test]
+    fn byte_counts_above_32_bits_are_exact() {
+        let square = elements_of(&[65_536, 65_536]).unwrap();
+        assert_eq!(bytes_of::<f32>(square).unwrap(), 17_179_869_184);
+        assert_eq!(elements_of(&[46_341, 46_341]).unwrap(), 2_147_488_281);
+        assert_eq!(elements_of(&[70_000, 70_000]).unwrap(), 4_900_000_000);
+    }
+
+    // B009
+    #[rstest]
+    #[case(usize::MAX)]
+    #[case(usize::MAX / 4)]
+    #[case(isize::MAX as usize / 8 + 1)]
+    fn counts_whose_bytes_no_slice_can_span_are_too_big(#[case] len: usize) {
+        let error = bytes_of::<f64>(len).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooBig { element_bytes: 8, .. }), "{error}");
+    }
+
+    #[test]
+    fn the_largest_count_that_fits_is_accepted() {
+        assert_eq!(bytes_of::<u8>(isize::MAX as usize).unwrap(), MAX_BYTES);
+        assert!(elements_of(&[usize::MAX, 2]).is_err());
+        assert_eq!(elements_of(&[]).unwrap(), 1);
+        assert_eq!(elements_of(&[7, 0]).unwrap(), 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! The calls of a device, by name.
+
+/// One of the calls of [`Device`](super::Device) that can be counted or made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Call {
+    /// [`obtain`](super::Device::obtain)
+    Obtain,
+    /// [`release`](super::Device::release)
+    Release,
+    /// [`give_back`](super::Device::give_back)
+    GiveBack,
+    /// [`fill`](super::Device::fill)
+    Fill,
+    /// [`copy_in`](super::Device::copy_in)
+    CopyIn,
+    /// [`copy_out`](super::Device::copy_out)
+    CopyOut,
+    /// [`copy_within`](super::Device::copy_within)
+    CopyWithin,
+    /// [`synchronise`](super::Device::synchronise)
+    Synchronise,
+}
+
+impl Call {
+    /// Every call.
+    pub const ALL: [Self; 8] = [
+        Self::Obtain,
+        Self::Release,
+        Self::GiveBack,
+        Self::Fill,
+        Self::CopyIn,
+        Self::CopyOut,
+        Self::CopyWithin,
+        Self::Synchronise,
+    ];
+
+    /// The name of the method.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Obtain => "obtain",
+            Self::Release => "release",
+            Self::GiveBack => "give_back",
+            Self::Fill => "fill",
+            Self::CopyIn => "copy_in",
+            Self::CopyOut => "copy_out",
+            Self::CopyWithin => "copy_within",
+            Self::Synchronise => "synchronise",
+        }
+    }
+}
+
+/// Implements [`Device`](super::Device) for a wrapper: each call first passes
+/// `self.before(Call, bytes)`, which may refuse it, and then goes to `self.inner`.
+macro_rules! wrap_device {
+    ($wrapper:ident) => {
+        // SAFETY: memory comes from the wrapped device and goes back to it unchanged.
+        unsafe impl<D: super::Device> super::Device for $wrapper<D> {
+            type Memory = D::Memory;
+            const MEASURES_ONLY: bool = D::MEASURES_ONLY;
+
+            fn name(&self) -> String {
+                self.inner.name()
+            }
+
+            fn base_alignment(&self) -> crate::bytes::Alignment {
+                self.inner.base_alignment()
+            }
+
+            fn obtain(
+                &self,
+                bytes: u64,
+            ) -> Result<super::Obtained<D::Memory>, crate::error::DeviceError> {
+                self.before(super::Call::Obtain, bytes)?;
+                self.inner.obtain(bytes)
+            }
+
+            unsafe fn release(
+                &self,
+                memory: super::Obtained<D::Memory>,
+                bytes: u64,
+            ) -> Result<(), crate::error::DeviceError> {
+                let verdict = self.before(super::Call::Release, bytes);
+                // SAFETY: the caller's promise is passed on. The memory is let go even when the
+                // wrapper refuses, so that a test of failures leaks nothing.
+                let released = unsafe { self.inner.release(memory, bytes) };
+                verdict.and(released)
+            }
+
+            unsafe fn give_back(
+                &self,
+                address: u64,
+                bytes: u64,
+            ) -> Result<u64, crate::error::DeviceError> {
+                self.before(super::Call::GiveBack, bytes)?;
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.give_back(address, bytes) }
+            }
+
+            unsafe fn fill(
+                &self,
+                address: u64,
+                bytes: u64,
+                value: u8,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Fill, bytes)?;
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.fill(address, bytes, value) }
+            }
+
+            unsafe fn copy_in(
+                &self,
+                to_address: u64,
+                from: &[u8],
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::CopyIn, from.len() as u64)?;
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.copy_in(to_address, from) }
+            }
+
+            unsafe fn copy_out(
+                &self,
+                to: &mut [u8],
+                from_address: u64,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::CopyOut, to.len() as u64)?;
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.copy_out(to, from_address) }
+            }
+
+            unsafe fn copy_within(
+                &self,
+                to_address: u64,
+                from_address: u64,
+                bytes: u64,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::CopyWithin, bytes)?;
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.copy_within(to_address, from_address, bytes) }
+            }
+
+            fn synchronise(&self) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Synchronise, 0)?;
+                self.inner.synchronise()
+            }
+        }
+
+        // SAFETY: the wrapper hands out the wrapped device's memory and adds no delay.
+        unsafe impl<D: super::HostVisible> super::HostVisible for $wrapper<D> {}
+    };
+}
+pub(super) use wrap_device;

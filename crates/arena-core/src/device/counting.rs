@@ -1,0 +1,57 @@
+//! A device that counts its calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Call, calls::wrap_device};
+use crate::error::DeviceError;
+
+/// Wraps a device and counts its calls and their bytes. The counts outlive the device.
+#[derive(Debug)]
+pub struct Counting<D> {
+    inner: D,
+    counts: CallCounts,
+}
+
+impl<D> Counting<D> {
+    /// Counts the calls of `inner` from zero.
+    pub fn new(inner: D) -> Self {
+        Self { inner, counts: CallCounts::default() }
+    }
+
+    /// The counts, shared: they go on when the device has moved into an arena.
+    #[must_use]
+    pub fn counts(&self) -> CallCounts {
+        self.counts.clone()
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the signature that every wrapper has")]
+    fn before(&self, call: Call, bytes: u64) -> Result<(), DeviceError> {
+        let (calls, total_bytes) = &self.counts.by_call[call as usize];
+        calls.fetch_add(1, Ordering::Relaxed);
+        total_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+wrap_device!(Counting);
+
+/// How often each call was made, and for how many bytes in all.
+#[derive(Debug, Clone, Default)]
+pub struct CallCounts {
+    by_call: Arc<[(AtomicU64, AtomicU64); Call::ALL.len()]>,
+}
+
+impl CallCounts {
+    /// Calls so far, those that the device refused included.
+    #[must_use]
+    pub fn calls(&self, call: Call) -> u64 {
+        self.by_call[call as usize].0.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of those calls.
+    #[must_use]
+    pub fn bytes(&self, call: Call) -> u64 {
+        self.by_call[call as usize].1.load(Ordering::Relaxed)
+    }
+}

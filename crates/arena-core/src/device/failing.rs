@@ -1,0 +1,63 @@
+//! A device that fails a call on request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Call, calls::wrap_device};
+use crate::error::DeviceError;
+
+/// Wraps a device and refuses the calls that its [`FailSwitch`] names. For tests.
+#[derive(Debug)]
+pub struct Failing<D> {
+    inner: D,
+    switch: FailSwitch,
+}
+
+impl<D> Failing<D> {
+    /// Refuses nothing until the switch is set.
+    pub fn new(inner: D) -> Self {
+        Self { inner, switch: FailSwitch::default() }
+    }
+
+    /// The switch, shared: it works when the device has moved into an arena.
+    #[must_use]
+    pub fn switch(&self) -> FailSwitch {
+        self.switch.clone()
+    }
+}
+
+impl<D: super::Device> Failing<D> {
+    fn before(&self, call: Call, bytes: u64) -> Result<(), DeviceError> {
+        if self.switch.refuses(call) {
+            return Err(DeviceError {
+                device: self.inner.name(),
+                call: call.name(),
+                reason: format!("told to fail, for {bytes} bytes"),
+            });
+        }
+        Ok(())
+    }
+}
+
+wrap_device!(Failing);
+
+/// Says which call of a [`Failing`] device fails next.
+#[derive(Debug, Clone, Default)]
+pub struct FailSwitch {
+    /// For each call: 0 lets all pass, `n` refuses the `n`-th from now.
+    countdown: Arc<[AtomicU64; Call::ALL.len()]>,
+}
+
+impl FailSwitch {
+    /// Refuses the `n`-th such call from now (1 is the next) once; 0 takes an order back.
+    pub fn fail_nth(&self, call: Call, n: u64) {
+        self.countdown[call as usize].store(n, Ordering::Relaxed);
+    }
+
+    fn refuses(&self, call: Call) -> bool {
+        let counted =
+            self.countdown[call as usize]
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        counted == Ok(1)
+    }
+}

@@ -1,0 +1,153 @@
+//! The host's own memory.
+//!
+//! This module opens `unsafe` for four system calls and the raw copies. Each proof rests on the
+//! range lying inside a mapping that this device made, which is what [`Device`] asks of callers.
+
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::{Device, HostVisible, Obtained};
+use crate::bytes::{Alignment, ByteSize};
+use crate::error::DeviceError;
+
+/// The host device: one anonymous private mapping from the operating system.
+///
+/// The addresses are reserved at once and committed page by page on first touch, so a large
+/// capacity costs nothing until it is used. Fresh pages read as zero. Every call is done when it
+/// returns; there is no stream.
+#[derive(Debug, Clone, Default)]
+pub struct Host(());
+
+/// What a region's base is aligned to: a huge page, so that the kernel can use them, and so that
+/// every alignment up to it costs the same padding on each run.
+const BASE_ALIGNMENT_BYTES: u64 = 2 << 20;
+
+impl Host {
+    /// The host device.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
+
+    fn error(call: &'static str, bytes: u64, reason: impl std::fmt::Display) -> DeviceError {
+        let size = ByteSize::bytes_exact(bytes);
+        DeviceError { device: "host".to_owned(), call, reason: format!("{size}: {reason}") }
+    }
+}
+
+/// A whole mapping, which is larger than the region by what aligning its base took.
+#[derive(Debug)]
+pub struct Mapping {
+    address: usize,
+    bytes: usize,
+}
+
+// SAFETY: `obtain` returns a private mapping of its own, which the kernel fills with zeros.
+unsafe impl Device for Host {
+    type Memory = Option<Mapping>;
+
+    fn name(&self) -> String {
+        "host".to_owned()
+    }
+
+    fn base_alignment(&self) -> Alignment {
+        const { assert!(BASE_ALIGNMENT_BYTES.is_power_of_two()) }
+        Alignment::new(BASE_ALIGNMENT_BYTES).unwrap_or(Alignment::DEFAULT)
+    }
+
+    fn obtain(&self, bytes: u64) -> Result<Obtained<Option<Mapping>>, DeviceError> {
+        if bytes == 0 {
+            // No byte will be read or written; the address is aligned and not null.
+            return Ok(Obtained { base_address: BASE_ALIGNMENT_BYTES, handle: None });
+        }
+        let mapped = (bytes.checked_add(BASE_ALIGNMENT_BYTES))
+            .and_then(|mapped| usize::try_from(mapped).ok())
+            .ok_or_else(|| Self::error("mmap", bytes, "more than the address space"))?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
+        let address = unsafe { mmap_anonymous(ptr::null_mut(), mapped, protection, flags) }
+            .map_err(|errno| Self::error("mmap", bytes, errno))?
+            .expose_provenance();
+        let base_address = (address as u64).next_multiple_of(BASE_ALIGNMENT_BYTES);
+        Ok(Obtained { base_address, handle: Some(Mapping { address, bytes: mapped }) })
+    }
+
+    unsafe fn release(
+        &self,
+        memory: Obtained<Option<Mapping>>,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let Some(mapping) = memory.handle else { return Ok(()) };
+        let start = ptr::with_exposed_provenance_mut(mapping.address);
+        // SAFETY: exactly the range that `mmap` returned, and the caller says nothing uses it.
+        unsafe { munmap(start, mapping.bytes) }.map_err(|errno| Self::error("munmap", bytes, errno))
+    }
+
+    unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError> {
+        let page_bytes = rustix::param::page_size() as u64;
+        let start = address.next_multiple_of(page_bytes);
+        let end = (address + bytes) / page_bytes * page_bytes;
+        if start >= end {
+            return Ok(0);
+        }
+        // SAFETY: whole pages inside a range of a private anonymous mapping without live buffers:
+        // they read as zero afterwards, so every byte stays initialised.
+        unsafe { madvise(pointer(start).cast(), length(end - start), Advice::LinuxDontNeed) }
+            .map_err(|errno| Self::error("madvise", bytes, errno))?;
+        Ok(end - start)
+    }
+
+    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        // SAFETY: the caller owns this range of a live, writable mapping.
+        unsafe { ptr::write_bytes(pointer(address), value, length(bytes)) };
+        Ok(())
+    }
+
+    unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: `from` is a live slice, and the caller owns the destination's range, so the two
+        // do not overlap.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), pointer(to_address), from.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy_out(&self, to: &mut [u8], from_address: u64) -> Result<(), DeviceError> {
+        let from = pointer(from_address).cast_const();
+        // SAFETY: the caller gives a range of a live mapping, whose bytes are initialised; `to` is
+        // borrowed mutably, so it does not overlap it.
+        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy_within(
+        &self,
+        to_address: u64,
+        from_address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let (to, from) = (pointer(to_address), pointer(from_address).cast_const());
+        // SAFETY: both ranges lie in live mappings and do not overlap, as the caller promises.
+        unsafe { ptr::copy_nonoverlapping(from, to, length(bytes)) };
+        Ok(())
+    }
+
+    fn synchronise(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+// SAFETY: an anonymous mapping is ordinary memory of this process, zero-filled by the kernel, and
+// each call above is done when it returns.
+unsafe impl HostVisible for Host {}
+
+/// A pointer into a mapping, whose provenance `obtain` exposed.
+fn pointer(address: u64) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(length(address))
+}
+
+/// Addresses and lengths inside a mapping came from `usize` values, so they fit one.
+#[expect(clippy::cast_possible_truncation, reason = "see above")]
+const fn length(bytes: u64) -> usize {
+    bytes as usize
+}

@@ -1,0 +1,51 @@
+//! A device that holds no more than a given number of bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Call, calls::wrap_device};
+use crate::bytes::ByteSize;
+use crate::error::DeviceError;
+
+/// Wraps a device and refuses to obtain more than a limit in bytes, all its regions together.
+#[derive(Debug)]
+pub struct Limited<D> {
+    inner: D,
+    limit_bytes: u64,
+    held_bytes: AtomicU64,
+}
+
+impl<D> Limited<D> {
+    /// Allows `inner` to hold `limit` at a time.
+    pub fn new(inner: D, limit: ByteSize) -> Self {
+        Self { inner, limit_bytes: limit.bytes(), held_bytes: AtomicU64::new(0) }
+    }
+}
+
+impl<D: super::Device> Limited<D> {
+    fn before(&self, call: Call, bytes: u64) -> Result<(), DeviceError> {
+        match call {
+            Call::Obtain => {
+                let within =
+                    |held: u64| held.checked_add(bytes).filter(|total| *total <= self.limit_bytes);
+                self.held_bytes
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
+                    .map(drop)
+                    .map_err(|held_bytes| DeviceError {
+                        device: self.inner.name(),
+                        call: call.name(),
+                        reason: format!(
+                            "{bytes} bytes asked for, {held_bytes} held already, the limit is {}",
+                            self.limit_bytes
+                        ),
+                    })
+            }
+            Call::Release => {
+                self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+wrap_device!(Limited);

@@ -1,0 +1,162 @@
+//! Devices: the only part of the arena that touches memory.
+//!
+//! A [`Device`] obtains one region, fills and copies bytes in it, and lets it go. Everything above
+//! decides *where* and is generic over it, so the same allocator code runs on the host, on a probe
+//! without memory, and on a GPU. The wrappers change one thing of the device inside them:
+//! [`Limited`] its size, [`Counting`] nothing but a count of its calls, [`Failing`] its `n`-th call.
+
+mod calls;
+mod counting;
+mod failing;
+mod host;
+mod limited;
+mod probe;
+
+use std::fmt;
+
+use crate::bytes::Alignment;
+use crate::error::DeviceError;
+
+pub use calls::Call;
+pub use counting::{CallCounts, Counting};
+pub use failing::{FailSwitch, Failing};
+pub use host::Host;
+pub use limited::Limited;
+pub use probe::Probe;
+
+/// Memory that a device obtained: its address, and what the device needs to release it.
+#[derive(Debug)]
+pub struct Obtained<M> {
+    /// Address of the first byte, a multiple of the device's
+    /// [`base_alignment`](Device::base_alignment).
+    pub base_address: u64,
+    /// The device's own handle.
+    pub handle: M,
+}
+
+/// One kind of memory: where a region comes from, and who moves bytes in it.
+///
+/// A device carries the stream that the arena belongs to. Fill and copies are queued on that stream
+/// in call order and may return before they are done, except that
+/// [`copy_out`](Self::copy_out) returns when the bytes have arrived.
+///
+/// The arena never makes a call for zero bytes, and never one that reaches outside the region.
+///
+/// # Safety
+///
+/// `obtain` returns `bytes` bytes at `base_address` that belong to the caller alone until
+/// `release`; they are initialised, or the device is not [`HostVisible`].
+pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
+    /// What `release` needs beside the address.
+    type Memory: fmt::Debug + Send + Sync;
+
+    /// Whether the device only measures: it has no memory, so arithmetic on it is skipped.
+    const MEASURES_ONLY: bool = false;
+
+    /// Its name, for messages.
+    fn name(&self) -> String;
+
+    /// The alignment of each region's base address.
+    fn base_alignment(&self) -> Alignment;
+
+    /// Obtains memory of exactly `bytes` bytes, which may be zero.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; nothing was obtained then.
+    fn obtain(&self, bytes: u64) -> Result<Obtained<Self::Memory>, DeviceError>;
+
+    /// Lets memory go after the work that is queued on it.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; the memory is lost then, but nothing else.
+    ///
+    /// # Safety
+    ///
+    /// `memory` came from [`obtain`](Self::obtain) of this device with these `bytes`, and nothing
+    /// uses it any more.
+    unsafe fn release(&self, memory: Obtained<Self::Memory>, bytes: u64)
+    -> Result<(), DeviceError>;
+
+    /// Gives the physical memory behind a range back while the addresses stay. The range reads as
+    /// zero afterwards, or as before where the device gives nothing back. Returns the bytes given
+    /// back.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in memory that this device obtained, and no live buffer lies in it.
+    unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError>;
+
+    /// Sets each byte of a range to `value`.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in memory that this device obtained, and nobody else reads or writes it until
+    /// the stream has passed this call.
+    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError>;
+
+    /// Copies from the host to `to_address`. `from` may be changed as soon as the call returns.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// As for [`fill`](Self::fill), for the range of `from.len()` bytes.
+    unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies to the host, after the work queued on the stream, and returns when it is done. A
+    /// device that only measures writes zeros.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// The range lies in memory that this device obtained, and nobody writes it meanwhile outside
+    /// the stream.
+    unsafe fn copy_out(&self, to: &mut [u8], from_address: u64) -> Result<(), DeviceError>;
+
+    /// Copies between two ranges that do not overlap.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// As for [`fill`](Self::fill) for the destination, and as for [`copy_out`](Self::copy_out) for
+    /// the source; the two do not overlap.
+    unsafe fn copy_within(
+        &self,
+        to_address: u64,
+        from_address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError>;
+
+    /// Waits until the work queued on the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, or an error of the work itself.
+    fn synchronise(&self) -> Result<(), DeviceError>;
+}
+
+/// A device whose memory the host reads and writes as ordinary Rust slices.
+///
+/// # Safety
+///
+/// Every address in a region that the device obtained can be dereferenced by the host, the bytes
+/// are initialised from the start, and each call of the device is done when it returns.
+pub unsafe trait HostVisible: Device {}

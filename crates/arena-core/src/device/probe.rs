@@ -1,0 +1,118 @@
+//! A device without memory.
+
+use super::{Device, Obtained};
+use crate::bytes::Alignment;
+use crate::error::{DeviceError, Error, ErrorKind};
+use crate::layout::region_fits;
+
+/// A device that has addresses but no memory behind them, and so any capacity that fits 2⁶³.
+///
+/// A program runs on it for its shapes alone: fill and copies do nothing, reading gives zeros, and
+/// an arena on it tells the smallest capacity that serves the same requests
+/// (`smallest_capacity_bytes`). The answer holds for a device whose regions are aligned alike, and
+/// for requests that ask for no more than that alignment.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    base_address: u64,
+    stands_for: Option<String>,
+}
+
+impl Probe {
+    const BASE_ADDRESS: u64 = 1 << 44;
+
+    /// A probe whose regions are aligned as no real device's need to be (16 TiB).
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { base_address: Self::BASE_ADDRESS, stands_for: None }
+    }
+
+    /// A probe that stands for `device`: its regions have the same alignment, and no more.
+    #[must_use]
+    pub fn like<D: Device>(device: &D) -> Self {
+        Self {
+            base_address: Self::BASE_ADDRESS + device.base_alignment().bytes(),
+            stands_for: Some(device.name()),
+        }
+    }
+
+    /// A probe whose regions start at a given address.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TooBig`] for an address above 2⁶², which leaves no room for a region.
+    pub fn at(base_address: u64) -> Result<Self, Error> {
+        if base_address > 1 << 62 {
+            return Err(ErrorKind::TooBig { elements: base_address, element_bytes: 1 }.into());
+        }
+        Ok(Self { base_address, stands_for: None })
+    }
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: a probe obtains no bytes at all, and is not host visible.
+unsafe impl Device for Probe {
+    type Memory = ();
+    const MEASURES_ONLY: bool = true;
+
+    fn name(&self) -> String {
+        match &self.stands_for {
+            Some(name) => format!("probe of {name}"),
+            None => "probe".to_owned(),
+        }
+    }
+
+    fn base_alignment(&self) -> Alignment {
+        // The lowest bit of the address, which is the largest power of two that divides it.
+        Alignment::new(1 << self.base_address.trailing_zeros().min(62)).unwrap_or(Alignment::MAX)
+    }
+
+    fn obtain(&self, bytes: u64) -> Result<Obtained<()>, DeviceError> {
+        if !region_fits(self.base_address, bytes) {
+            return Err(DeviceError {
+                device: self.name(),
+                call: "obtain",
+                reason: format!("{bytes} bytes reach beyond the largest address"),
+            });
+        }
+        Ok(Obtained { base_address: self.base_address, handle: () })
+    }
+
+    unsafe fn release(&self, _memory: Obtained<()>, _bytes: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn give_back(&self, _address: u64, _bytes: u64) -> Result<u64, DeviceError> {
+        Ok(0)
+    }
+
+    unsafe fn fill(&self, _address: u64, _bytes: u64, _value: u8) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn copy_in(&self, _to_address: u64, _from: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    unsafe fn copy_out(&self, to: &mut [u8], _from_address: u64) -> Result<(), DeviceError> {
+        to.fill(0);
+        Ok(())
+    }
+
+    unsafe fn copy_within(
+        &self,
+        _to_address: u64,
+        _from_address: u64,
+        _bytes: u64,
+    ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn synchronise(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}

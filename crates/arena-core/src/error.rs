@@ -1,0 +1,229 @@
+//! What can go wrong, with the numbers that tell what to do about it.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::bytes::{Alignment, BadAlignment, ByteSize};
+
+/// An error of the arena: one pointer, so that the allocation's result stays small.
+///
+/// What happened is in [`kind`](Self::kind).
+pub struct Error(Box<ErrorKind>);
+
+impl Error {
+    /// What happened.
+    #[must_use]
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+
+    /// What happened, to be completed by the layer that knows more.
+    pub fn kind_mut(&mut self) -> &mut ErrorKind {
+        &mut self.0
+    }
+
+    /// The facts of a request that did not fit, or `None` for any other error.
+    #[must_use]
+    pub fn as_exhausted(&self) -> Option<&Exhausted> {
+        match self.kind() {
+            ErrorKind::Exhausted(exhausted) => Some(exhausted),
+            _ => None,
+        }
+    }
+
+    /// Whether the arena was too small for the request: a larger capacity or a smaller batch
+    /// would have served it.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.as_exhausted().is_some()
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl<K: Into<ErrorKind>> From<K> for Error {
+    fn from(kind: K) -> Self {
+        Self(Box::new(kind.into()))
+    }
+}
+
+/// The kinds of [`Error`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request does not fit into what is free now.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// The request is larger than any memory: more than `isize::MAX` bytes.
+    #[error("{elements} elements of {element_bytes} bytes are more than any memory holds")]
+    TooBig {
+        /// Elements asked for (`u64::MAX` where even their number overflows).
+        elements: u64,
+        /// Bytes of one element.
+        element_bytes: u64,
+    },
+    /// The alignment is none.
+    #[error(transparent)]
+    BadAlignment(#[from] BadAlignment),
+    /// The mark was set before, by `mark()` or by the first scope.
+    #[error("the mark is set already, at {mark_bytes} bytes: it is set once")]
+    MarkAlreadySet {
+        /// Where it is, in bytes from the base.
+        mark_bytes: u64,
+    },
+    /// A range reaches beyond its buffer.
+    #[error("range {start}..{end} is not inside a buffer of {len} elements")]
+    OutOfBounds {
+        /// First element of the range.
+        start: u64,
+        /// One past its last element.
+        end: u64,
+        /// Elements of the buffer.
+        len: u64,
+    },
+    /// Two lengths that must agree do not.
+    #[error("{given} elements were given for a buffer of {expected}")]
+    LengthMismatch {
+        /// Elements of the destination.
+        expected: u64,
+        /// Elements that were given.
+        given: u64,
+    },
+    /// A buffer cannot be cut into that many aligned pieces.
+    #[error("{len} elements cannot be cut into {parts} pieces that start at {alignment} bytes")]
+    BadParts {
+        /// Elements of the buffer.
+        len: u64,
+        /// Pieces asked for.
+        parts: u64,
+        /// Alignment of each piece.
+        alignment: Alignment,
+    },
+    /// A buffer still holds bytes that nobody wrote since they were poisoned.
+    #[error("`{buffer}` was not written: element {index} still holds the poison pattern")]
+    Unwritten {
+        /// The name that the caller gave the buffer.
+        buffer: String,
+        /// The first element that is unwritten.
+        index: u64,
+    },
+    /// The device refused a call.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A request that does not fit. Nothing was changed by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exhausted {
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Alignment asked for.
+    pub alignment: Alignment,
+    /// Bytes of the region.
+    pub capacity_bytes: u64,
+    /// End of the persistent part, in bytes from the base.
+    pub mark_bytes: u64,
+    /// The cursor, in bytes from the base.
+    pub used_bytes: u64,
+    /// Bytes between the cursor and the kept part.
+    pub free_bytes: u64,
+    /// Bytes of the kept part at the region's top, its gaps included.
+    pub kept_bytes: u64,
+    /// Bytes by which the capacity is too small for this request.
+    pub missing_bytes: u64,
+    /// The scope that asked, if one did.
+    pub scope: Option<ScopeFacts>,
+}
+
+/// What the scope that asked knew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScopeFacts {
+    /// Its name.
+    pub name: &'static str,
+    /// Its depth: 1 is a root scope.
+    pub depth: u32,
+    /// Requests served since the root scope opened.
+    pub requests: u64,
+    /// The largest of them, in bytes.
+    pub largest_bytes: u64,
+    /// Root scopes closed before this one: resets to the mark so far.
+    pub resets: u64,
+}
+
+impl ScopeFacts {
+    /// The facts of a scope.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        depth: u32,
+        requests: u64,
+        largest_bytes: u64,
+        resets: u64,
+    ) -> Self {
+        Self { name, depth, requests, largest_bytes, resets }
+    }
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "out of arena memory: asked {} bytes at alignment {}, free {} of {} ({}); \
+             mark {}, used {}, kept {}",
+            self.asked_bytes,
+            self.alignment,
+            self.free_bytes,
+            self.capacity_bytes,
+            ByteSize::bytes_exact(self.capacity_bytes),
+            self.mark_bytes,
+            self.used_bytes,
+            self.kept_bytes,
+        )?;
+        if let Some(scope) = &self.scope {
+            write!(
+                f,
+                "; in scope `{}` at depth {}, {} requests since its root opened (largest {}), \
+                 {} resets before",
+                scope.name, scope.depth, scope.requests, scope.largest_bytes, scope.resets
+            )?;
+        }
+        write!(
+            f,
+            ". {} bytes are missing: raise the capacity, or ask for less (a smaller batch)",
+            self.missing_bytes
+        )
+    }
+}
+
+impl std::error::Error for Exhausted {}
+
+/// A call that a device refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{device}: {call} failed: {reason}")]
+pub struct DeviceError {
+    /// The device's name.
+    pub device: String,
+    /// The call, as its interface names it.
+    pub call: &'static str,
+    /// Why, in words, with the code where there is one.
+    pub reason: String,
+}

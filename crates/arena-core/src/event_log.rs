@@ -1,0 +1,52 @@
+//! The record of a step: what was asked for, in order. Kept only while somebody asks for it.
+
+#![forbid(unsafe_code)]
+
+use crate::bytes::Alignment;
+
+/// One thing that happened to the transient part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A buffer was placed.
+    Alloc {
+        /// Its first byte, from the base.
+        offset_bytes: u64,
+        /// Its size.
+        bytes: u64,
+        /// Its alignment.
+        alignment: Alignment,
+    },
+    /// The handle of the buffer at this offset was dropped.
+    Drop {
+        /// Its first byte, from the base.
+        offset_bytes: u64,
+    },
+    /// A scope was opened.
+    Open,
+    /// A scope was closed.
+    Close,
+}
+
+/// Events in order. Cleared and used again, it allocates nothing for a step as long as the last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventLog {
+    events: Vec<Event>,
+}
+
+impl EventLog {
+    /// The events in order.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Forgets the events and keeps their room.
+    pub fn clear(&mut self) {
+        self.events.clear();
+    }
+
+    pub(crate) fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}

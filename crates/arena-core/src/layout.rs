@@ -1,0 +1,319 @@
+//! Where a buffer may lie: pure, checked `u64` arithmetic over addresses and offsets.
+//!
+//! Nothing here knows a device or touches memory, so it can be tested over every number.
+
+#![forbid(unsafe_code)]
+
+use crate::bytes::{Alignment, MAX_BYTES, bytes_of};
+use crate::error::{Error, ErrorKind};
+
+/// A half-open range of offsets from the region's base, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// First byte.
+    pub start_bytes: u64,
+    /// One past the last byte.
+    pub end_bytes: u64,
+}
+
+impl Span {
+    /// The number of bytes.
+    #[must_use]
+    pub const fn len_bytes(self) -> u64 {
+        self.end_bytes - self.start_bytes
+    }
+
+    /// Whether there is no byte in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.start_bytes == self.end_bytes
+    }
+}
+
+/// The first offset at or after `offset` whose *address* is a multiple of `alignment`.
+///
+/// Cannot overflow: a region ends at or below 2⁶³ ([`region_fits`]), so `base + offset` is at most
+/// 2⁶³, and an alignment is at most 2⁶².
+#[inline]
+#[must_use]
+pub const fn align_up(base_address: u64, offset_bytes: u64, alignment: Alignment) -> u64 {
+    let low_bits = alignment.bytes() - 1;
+    ((base_address + offset_bytes + low_bits) & !low_bits) - base_address
+}
+
+/// The last offset at or before `offset` whose *address* is a multiple of `alignment`, or `None`
+/// where that lies before the base.
+#[inline]
+#[must_use]
+pub const fn align_down(base_address: u64, offset_bytes: u64, alignment: Alignment) -> Option<u64> {
+    let low_bits = alignment.bytes() - 1;
+    ((base_address + offset_bytes) & !low_bits).checked_sub(base_address)
+}
+
+/// Places `bytes` bytes at the first aligned offset from `cursor_bytes` on, if they end at or
+/// before `limit_bytes`. Only the start is rounded, never the size; an exact fit succeeds.
+///
+/// An empty request never fits here: it takes no room, so its caller answers it without asking.
+/// That makes one comparison enough, and a limit of 0 refuses everything.
+#[inline]
+#[must_use]
+pub const fn fit(
+    base_address: u64,
+    cursor_bytes: u64,
+    limit_bytes: u64,
+    bytes: u64,
+    alignment: Alignment,
+) -> Option<Span> {
+    let start_bytes = align_up(base_address, cursor_bytes, alignment);
+    // `bytes - 1 < room` is `0 < bytes <= room`: zero wraps round to the largest number. The sum
+    // cannot overflow then, for it is at most `limit_bytes`.
+    if bytes.wrapping_sub(1) < limit_bytes.saturating_sub(start_bytes) {
+        Some(Span { start_bytes, end_bytes: start_bytes + bytes })
+    } else {
+        None
+    }
+}
+
+/// Whether a region of `capacity_bytes` at `base_address` keeps every sum of this module in range.
+#[must_use]
+pub const fn region_fits(base_address: u64, capacity_bytes: u64) -> bool {
+    match base_address.checked_add(capacity_bytes) {
+        Some(end) => end <= 1 << 63 && capacity_bytes <= MAX_BYTES,
+        None => false,
+    }
+}
+
+/// The length in elements of `parts` equal pieces of `len` elements whose starts are all aligned,
+/// given that the first one is.
+///
+/// # Errors
+///
+/// [`ErrorKind::BadParts`] when that leaves nothing for a piece, or `parts` is zero.
+pub fn equal_parts<T>(len: usize, parts: usize, alignment: Alignment) -> Result<usize, Error> {
+    let bad = || ErrorKind::BadParts { len: len as u64, parts: parts as u64, alignment };
+    let plain = len.checked_div(parts).ok_or_else(bad)?;
+    let step = elements_per(alignment, size_of::<T>() as u64);
+    let step = usize::try_from(step).map_err(|_| bad())?;
+    match plain / step * step {
+        0 => Err(bad().into()),
+        part => Ok(part),
+    }
+}
+
+/// The smallest number of elements of `element_bytes` whose bytes are a multiple of `alignment`.
+const fn elements_per(alignment: Alignment, element_bytes: u64) -> u64 {
+    if element_bytes == 0 {
+        return 1;
+    }
+    // The alignment is a power of two, so its common divisor with the size is the size's lowest bit.
+    let common = 1 << element_bytes.trailing_zeros();
+    if common >= alignment.bytes() { 1 } else { alignment.bytes() / common }
+}
+
+/// The shape of a 2-D buffer whose rows all start aligned: rows of `columns` elements, each row
+/// `pitch` elements after the one before it.
+///
+/// It can be asked for without allocating anything:
+///
+/// ```
+/// use arena_core::{Alignment, RowLayout};
+/// let rows = RowLayout::new::<u16>(8, 30, Alignment::new(64)?)?;
+/// assert_eq!((rows.pitch(), rows.pitch_bytes(), rows.len()), (32, 64, 8 * 32));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowLayout {
+    rows: usize,
+    columns: usize,
+    pitch: usize,
+    element_bytes: u64,
+    alignment: Alignment,
+}
+
+impl RowLayout {
+    /// `rows` rows of `columns` elements of `T`, each row's start a multiple of `alignment`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TooBig`] when the whole, padding included, is more than [`MAX_BYTES`].
+    pub fn new<T>(rows: usize, columns: usize, alignment: Alignment) -> Result<Self, Error> {
+        let element_bytes = size_of::<T>() as u64;
+        let too_big = || ErrorKind::TooBig { elements: u64::MAX, element_bytes };
+        let step =
+            usize::try_from(elements_per(alignment, element_bytes)).map_err(|_| too_big())?;
+        let pitch = columns.checked_next_multiple_of(step).ok_or_else(too_big)?;
+        bytes_of::<T>(rows.checked_mul(pitch).ok_or_else(too_big)?)?;
+        Ok(Self { rows, columns, pitch, element_bytes, alignment })
+    }
+
+    /// Rows.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements in a row that mean something.
+    #[must_use]
+    pub const fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Elements from the start of one row to the start of the next.
+    #[must_use]
+    pub const fn pitch(&self) -> usize {
+        self.pitch
+    }
+
+    /// Bytes from the start of one row to the start of the next: a multiple of the alignment.
+    #[must_use]
+    pub const fn pitch_bytes(&self) -> u64 {
+        // In range: the constructor multiplied it by `rows`, or there is no row at all.
+        (self.pitch as u64).saturating_mul(self.element_bytes)
+    }
+
+    /// Elements of the whole buffer, padding included.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.rows * self.pitch
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The alignment of each row, and so of the whole.
+    #[must_use]
+    pub const fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// Whether a buffer of this layout at `address` can be described to the tensor memory
+    /// accelerator: its global address and its row stride must be multiples of 16 bytes
+    /// (CUDA driver API, `cuTensorMapEncodeTiled`).
+    #[must_use]
+    pub const fn tma_ready(&self, address: u64) -> bool {
+        address.is_multiple_of(16) && self.pitch_bytes().is_multiple_of(16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    const fn align(bytes: u64) -> Alignment {
+        match Alignment::new(bytes) {
+            Ok(alignment) => alignment,
+            Err(_) => panic!("no alignment"),
+        }
+    }
+
+    fn starts(base: u64, capacity: u64, requests: &[(u64, u64)]) -> Vec<Option<u64>> {
+        let mut cursor = 0;
+        let place = |&(bytes, alignment): &(u64, u64)| {
+            let span = fit(base, cursor, capacity, bytes, align(alignment))?;
+            cursor = span.end_bytes;
+            Some(span.start_bytes)
+        };
+        requests.iter().map(place).collect()
+    }
+
+    // B001, B003, B036, B037
+    #[rstest]
+    #[case::default_alignment(8192, &[(4, 256), (12, 256), (40, 256), (1, 256), (3136, 256)],
+        &[Some(0), Some(256), Some(512), Some(768), Some(1024)])]
+    #[case::unaligned(8192, &[(4, 1), (12, 1), (40, 1), (1, 1), (3136, 1)],
+        &[Some(0), Some(4), Some(16), Some(56), Some(57)])]
+    #[case::small_alignments(1024, &[(32, 32), (1, 1), (8, 8)], &[Some(0), Some(32), Some(40)])]
+    #[case::exact_fit(1024, &[(512, 256), (512, 256), (1, 256)], &[Some(0), Some(512), None])]
+    #[case::exact_fit_after_padding(556, &[(256, 256), (300, 256)], &[Some(0), Some(256)])]
+    #[case::only_the_start_is_rounded(30, &[(10, 1), (14, 16)], &[Some(0), Some(16)])]
+    #[case::a_refused_request_moves_nothing(1000, &[(10, 1), (2000, 256), (10, 1)],
+        &[Some(0), None, Some(10)])]
+    #[case::near_the_largest_number(4096,
+        &[(200, 1), (u64::MAX, 1), (1 << 63, 1), (u64::MAX - 99, 256), (16, 256)],
+        &[Some(0), None, None, None, Some(256)])]
+    fn requests_are_placed_at_the_first_aligned_offset_that_fits(
+        #[case] capacity: u64,
+        #[case] requests: &[(u64, u64)],
+        #[case] expected: &[Option<u64>],
+    ) {
+        assert_eq!(starts(512, capacity, requests), expected);
+    }
+
+    // B003
+    #[test]
+    fn the_address_is_aligned_not_the_offset() {
+        let base = (7 << 20) + 512;
+        assert_eq!(fit(base, 0, 1024, 8, align(1 << 20)), None);
+        let span = fit(base, 0, 2 << 20, 8, align(1 << 20)).unwrap();
+        assert_eq!(span.start_bytes, (1 << 20) - 512);
+    }
+
+    // B002
+    #[test]
+    fn equal_parts_start_aligned_or_are_refused() {
+        assert_eq!(equal_parts::<u8>(1000, 3, align(16)).unwrap(), 320);
+        assert!(equal_parts::<u8>(15, 3, align(16)).is_err());
+        assert!(equal_parts::<u8>(15, 0, align(16)).is_err());
+        assert_eq!(equal_parts::<[f32; 3]>(100, 2, align(16)).unwrap(), 48);
+    }
+
+    // B007
+    #[test]
+    fn a_tensor_map_needs_a_16_byte_address_and_stride() {
+        let packed = RowLayout::new::<u16>(8, 30, align(2)).unwrap();
+        assert_eq!(packed.pitch_bytes(), 60);
+        assert!(!packed.tma_ready(4096));
+        let padded = RowLayout::new::<u16>(8, 30, align(64)).unwrap();
+        assert!(padded.tma_ready(4096));
+        assert!(!padded.tma_ready(4098));
+    }
+
+    #[test]
+    fn row_layouts_that_overflow_are_too_big() {
+        assert!(RowLayout::new::<f32>(usize::MAX, 1, align(256)).is_err());
+        assert!(RowLayout::new::<f32>(1, usize::MAX, align(256)).is_err());
+        assert_eq!(RowLayout::new::<f32>(0, 5, align(256)).unwrap().len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_fit_is_aligned_tight_and_inside(
+            base in 0_u64..1 << 62,
+            cursor in 0_u64..1 << 40,
+            room in 0_u64..1 << 41,
+            bytes in prop_oneof![0_u64..1 << 20, any::<u64>()],
+            log in 0_u32..63,
+        ) {
+            let alignment = align(1 << log);
+            let limit = cursor + room;
+            // The naive model works in 128 bits, where nothing can wrap.
+            let (wide_base, wide_align) = (u128::from(base), u128::from(alignment.bytes()));
+            let start = (wide_base + u128::from(cursor)).next_multiple_of(wide_align) - wide_base;
+            let end = start + u128::from(bytes);
+            let expected = bytes > 0 && end <= u128::from(limit);
+            let found = fit(base, cursor, limit, bytes, alignment);
+            prop_assert_eq!(found.is_some(), expected);
+            if let Some(span) = found {
+                prop_assert_eq!(u128::from(span.start_bytes), start);
+                prop_assert_eq!(u128::from(span.end_bytes), end);
+            }
+        }
+
+        #[test]
+        fn aligning_down_then_up_never_passes_the_offset(
+            base in 0_u64..1 << 62, offset in 0_u64..1 << 40, log in 0_u32..63,
+        ) {
+            let alignment = align(1 << log);
+            if let Some(down) = align_down(base, offset, alignment) {
+                prop_assert!(down <= offset && offset - down < alignment.bytes());
+                prop_assert!(alignment.divides(base + down));
+                prop_assert_eq!(align_up(base, down, alignment), down);
+            }
+        }
+    }
+}

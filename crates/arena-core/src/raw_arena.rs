@@ -1,0 +1,412 @@
+//! The arena without scopes: persistent buffers at the bottom, a bump pointer above the mark.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use crate::buffer::{Persistent, Transient};
+use crate::bytes::{Alignment, ByteSize, bytes_of};
+use crate::demand::Demand;
+use crate::device::{Device, Host, Probe};
+use crate::error::Error;
+use crate::event_log::{Event, EventLog};
+use crate::layout::Span;
+use crate::region::Region;
+use crate::stats::Stats;
+use crate::zones::Zones;
+
+/// What poisoned memory is filled with: every float of every width reads as NaN, every signed
+/// integer as -1.
+pub const POISON_BYTE: u8 = 0xff;
+
+/// A region with its zones. The layer above gives it scopes; by itself it offers transient buffers
+/// that live until [`reset_to_mark`](Self::reset_to_mark), which needs `&mut self`.
+///
+/// It can be sent to another thread, but not shared: requests go through cells, without a lock.
+pub struct RawArena<D: Device = Host> {
+    zones: Zones,
+    region: Arc<Region<D>>,
+    /// Why requests take the slow path: they are logged, or fresh memory is poisoned first, or an
+    /// error waits. Each clears itself; with none of them the fast path is open.
+    log: RefCell<Option<EventLog>>,
+    logs: Cell<bool>,
+    poisoned_to: Cell<Option<u64>>,
+    deferred: RefCell<Option<Error>>,
+    demand: Option<RefCell<Demand>>,
+}
+
+/// A place to which the cursor can go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checkpoint {
+    cursor_bytes: u64,
+}
+
+impl Checkpoint {
+    /// The cursor at the time, in bytes from the base.
+    #[must_use]
+    pub const fn cursor_bytes(self) -> u64 {
+        self.cursor_bytes
+    }
+}
+
+impl<D: Device> RawArena<D> {
+    /// Obtains a region of exactly `capacity` from `device`, in one call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) when the device refuses; nothing is held then.
+    pub fn new(device: D, capacity: ByteSize) -> Result<Self, Error> {
+        let region = Arc::new(Region::obtain(device, capacity.bytes())?);
+        let base_address = region.base_address();
+        Ok(Self {
+            zones: Zones::new(base_address, capacity.bytes()),
+            region,
+            log: RefCell::new(None),
+            logs: Cell::new(false),
+            poisoned_to: Cell::new(None),
+            deferred: RefCell::new(None),
+            demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
+        })
+    }
+
+    /// The region.
+    #[must_use]
+    #[inline]
+    pub fn region(&self) -> &Region<D> {
+        &self.region
+    }
+
+    /// Where the arena stands.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (used_bytes, kept_bytes) = (self.zones.cursor_bytes(), self.zones.kept_bytes());
+        Stats {
+            capacity_bytes: self.zones.capacity_bytes(),
+            mark_bytes: self.zones.mark_bytes(),
+            used_bytes,
+            free_bytes: self.zones.capacity_bytes() - kept_bytes - used_bytes,
+            kept_bytes,
+            peak_bytes: self.zones.peak_bytes(),
+            driver_allocations: self.region.driver_allocations(),
+        }
+    }
+
+    /// Sets the mark: what is persistent so far lies below it for good.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MarkAlreadySet`](crate::ErrorKind::MarkAlreadySet) the second time.
+    pub fn set_mark(&self) -> Result<(), Error> {
+        self.zones.set_mark()
+    }
+
+    /// Whether the mark is set.
+    #[must_use]
+    pub fn mark_is_set(&self) -> bool {
+        self.zones.mark_is_set()
+    }
+
+    // --- buffers ------------------------------------------------------------------------------
+
+    /// A persistent buffer of `len` elements with unspecified contents: below the mark before it is
+    /// set, kept at the region's top afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) when it does not fit,
+    /// [`ErrorKind::TooBig`](crate::ErrorKind::TooBig) when it never can, or an error that a close
+    /// left behind.
+    pub fn persistent<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Persistent<T, D>, Error> {
+        self.take_deferred()?;
+        let alignment = alignment.max(Alignment::of::<T>());
+        let (span, kept) = self.zones.place_persistent(bytes_of::<T>(len)?, alignment)?;
+        if let (true, Some(demand)) = (kept, &self.demand) {
+            demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());
+        }
+        let (address, region) = (self.address_of(span), Arc::clone(&self.region));
+        // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
+        // lies in the zones of this region. 3: neither the bump nor the kept zone gives a byte of
+        // it away again before the buffer's drop.
+        Ok(unsafe { Persistent::new(address, len, region, kept.then_some(span)) })
+    }
+
+    /// A persistent buffer that holds `values`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
+        let mut buffer = self.persistent(values.len(), Alignment::DEFAULT)?;
+        buffer.view_mut().write(values)?;
+        Ok(buffer)
+    }
+
+    /// A transient buffer of `len` elements with unspecified but initialised contents.
+    ///
+    /// This is the hot path: a bump, one comparison, no lock, no heap, no dynamic call.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent).
+    #[inline]
+    pub fn transient<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        let alignment = alignment.max(Alignment::of::<T>());
+        let bytes = bytes_of::<T>(len)?;
+        let span = match self.zones.bump(bytes, alignment) {
+            Some(span) => span,
+            None => self.transient_slowly(bytes, alignment)?,
+        };
+        // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
+        // lies in the zones of this region. 3: the bump gives no byte twice unless the cursor goes
+        // back, and whoever lets it go back answers for the buffers above.
+        Ok(unsafe { Transient::new(self.address_of(span), len, self) })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn transient_slowly(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
+        self.take_deferred()?;
+        let before = self.checkpoint();
+        let span = self.zones.bump_checked(bytes, alignment)?;
+        if let Err(error) = self.poison_fresh(span) {
+            self.zones.rewind(before.cursor_bytes);
+            return Err(error);
+        }
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.push(Event::Alloc { offset_bytes: span.start_bytes, bytes, alignment });
+        }
+        Ok(span)
+    }
+
+    #[inline]
+    fn address_of(&self, span: Span) -> u64 {
+        self.region.base_address() + span.start_bytes
+    }
+
+    // --- the way back -------------------------------------------------------------------------
+
+    /// Puts the cursor back to the mark (and sets the mark if it is not set). That no transient
+    /// buffer is alive is what `&mut self` proves.
+    pub fn reset_to_mark(&mut self) {
+        let _ = self.zones.set_mark();
+        self.note_cursor();
+        self.zones.rewind(0);
+        self.collect_returned();
+    }
+
+    /// Where the cursor is.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint { cursor_bytes: self.zones.cursor_bytes() }
+    }
+
+    /// Puts the cursor back to `checkpoint`, but never below the mark, and takes back the kept
+    /// buffers that were dropped meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer that was made since the checkpoint is used again.
+    pub unsafe fn rewind(&self, checkpoint: Checkpoint) {
+        self.note_cursor();
+        self.zones.rewind(checkpoint.cursor_bytes);
+        self.collect_returned();
+    }
+
+    /// Fills a range above the mark, in stream order.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// No live buffer has a byte in `span`.
+    pub unsafe fn fill(&self, span: Span, value: u8) -> Result<(), Error> {
+        let inside = span.start_bytes >= self.zones.mark_bytes()
+            && span.end_bytes <= self.zones.floor_bytes();
+        debug_assert!(inside, "{span:?} is not in the transient zone");
+        if inside && !span.is_empty() {
+            let (address, bytes) = (self.address_of(span), span.len_bytes());
+            // SAFETY: the range lies in the transient zone, and the caller says that it is free.
+            unsafe { self.region.device().fill(address, bytes, value) }?;
+        }
+        Ok(())
+    }
+
+    /// From now on memory above the highest cursor so far is poisoned before it is first given out.
+    pub fn poison_fresh_memory(&self) {
+        self.poisoned_to.set(Some(self.zones.peak_bytes()));
+        self.choose_path();
+    }
+
+    fn poison_fresh(&self, span: Span) -> Result<(), Error> {
+        let Some(poisoned_to) = self.poisoned_to.get() else { return Ok(()) };
+        if span.end_bytes > poisoned_to && !span.is_empty() {
+            let fresh = Span { start_bytes: poisoned_to, end_bytes: span.end_bytes };
+            // SAFETY: nothing above `poisoned_to` was given out before, and of the span, which was
+            // placed just now, no buffer was made yet.
+            unsafe { self.fill(fresh, POISON_BYTE) }?;
+            self.poisoned_to.set(Some(span.end_bytes));
+        }
+        Ok(())
+    }
+
+    fn collect_returned(&self) {
+        self.region.drain_returned(|span| {
+            if let Some(demand) = &self.demand {
+                demand.borrow_mut().note_give_back(span, self.zones.cursor_bytes());
+            }
+            self.zones.give_back_kept(span);
+        });
+    }
+
+    /// Gives the physical memory between `above_bytes` (or the cursor, if that is higher) and the
+    /// kept part back to the device, while every address stays. Returns the bytes given back.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    pub fn trim(&mut self, above_bytes: u64) -> Result<u64, Error> {
+        let start_bytes = above_bytes.max(self.zones.cursor_bytes());
+        let free = Span { start_bytes, end_bytes: self.zones.floor_bytes() };
+        if start_bytes >= free.end_bytes {
+            return Ok(0);
+        }
+        if let Some(poisoned_to) = self.poisoned_to.get() {
+            self.poisoned_to.set(Some(poisoned_to.min(start_bytes)));
+        }
+        let (address, bytes) = (self.address_of(free), free.len_bytes());
+        // SAFETY: the range lies between cursor and kept floor, and `&mut self` says that no
+        // transient buffer is alive.
+        Ok(unsafe { self.region.device().give_back(address, bytes) }?)
+    }
+
+    // --- what takes the slow path -------------------------------------------------------------
+
+    /// Logs every request and drop from now on, into `log`.
+    pub fn start_log(&self, log: EventLog) {
+        *self.log.borrow_mut() = Some(log);
+        self.choose_path();
+    }
+
+    /// Stops logging and returns the log.
+    pub fn stop_log(&self) -> Option<EventLog> {
+        let log = self.log.borrow_mut().take();
+        self.choose_path();
+        log
+    }
+
+    /// Adds the opening or closing of a scope to the log, if there is one.
+    #[inline]
+    pub fn log_scope(&self, event: Event) {
+        if self.logs.get() {
+            self.log_event(event);
+        }
+    }
+
+    /// What a dropped handle costs: one branch that is never taken unless somebody logs.
+    #[inline]
+    pub(crate) fn note_drop(&self, address: u64) {
+        if self.logs.get() {
+            self.log_event(Event::Drop { offset_bytes: address - self.region.base_address() });
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn log_event(&self, event: Event) {
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.push(event);
+        }
+    }
+
+    /// Keeps an error that nobody could be told of, for the next fallible call. A second one is
+    /// dropped: the first is the cause.
+    pub fn defer_error(&self, error: Error) {
+        self.deferred.borrow_mut().get_or_insert(error);
+        self.choose_path();
+    }
+
+    /// The error that was kept, if there is one; it is told once.
+    ///
+    /// # Errors
+    ///
+    /// That error.
+    pub fn take_deferred(&self) -> Result<(), Error> {
+        let deferred = self.deferred.borrow_mut().take();
+        match deferred {
+            Some(error) => {
+                self.choose_path();
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn choose_path(&self) {
+        let logs = self.log.borrow().is_some();
+        self.logs.set(logs);
+        let watched = logs || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
+        self.zones.set_fast_path(!watched);
+    }
+
+    fn note_cursor(&self) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().note_cursor(self.zones.cursor_bytes());
+        }
+    }
+}
+
+impl RawArena<Probe> {
+    /// The smallest capacity in bytes for which the requests made so far fit, in their order and
+    /// with the padding of the kept part.
+    #[must_use]
+    pub fn smallest_capacity_bytes(&self) -> u64 {
+        self.note_cursor();
+        self.demand.as_ref().map_or(0, |demand| demand.borrow().smallest_capacity_bytes())
+    }
+}
+
+impl<D: Device> fmt::Debug for RawArena<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawArena")
+            .field("region", &self.region)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use static_assertions::{assert_impl_all, assert_not_impl_any, const_assert};
+
+    use super::*;
+    use crate::buffer::{View, ViewMut};
+
+    assert_impl_all!(RawArena<Host>: Send);
+    assert_not_impl_any!(RawArena<Host>: Sync);
+    assert_impl_all!(Persistent<f32, Host>: Send, Sync);
+    assert_impl_all!(Transient<'static, f32, Host>: Sync);
+    assert_not_impl_any!(Transient<'static, f32, Host>: Send, Clone);
+    assert_impl_all!(View<'static, f32, Host>: Send, Sync, Copy);
+    assert_impl_all!(ViewMut<'static, f32, Host>: Send, Sync);
+    assert_not_impl_any!(ViewMut<'static, f32, Host>: Clone);
+
+    // A failed request must not make the good one slower to return.
+    const_assert!(size_of::<Error>() == size_of::<usize>());
+    const_assert!(size_of::<Transient<'static, f32, Host>>() == 24);
+    const_assert!(
+        size_of::<Result<Transient<'static, f32, Host>, Error>>()
+            == size_of::<Transient<'static, f32, Host>>()
+    );
+}

@@ -1,0 +1,112 @@
+//! The region: one contiguous range of device addresses, obtained once.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::{Device, Obtained};
+use crate::error::{DeviceError, Error};
+use crate::layout::{Span, region_fits};
+
+/// One contiguous range of device addresses, and the device that it came from.
+///
+/// The arena and each persistent buffer hold it through an `Arc`; it goes back to the device when
+/// the last of them is gone.
+///
+/// # Invariants
+///
+/// 1. `memory` is what `device` obtained for `capacity_bytes`, until `drop`.
+/// 2. [`region_fits`] holds for its base address and capacity, and the address is not zero.
+pub struct Region<D: Device> {
+    device: D,
+    memory: Option<Obtained<D::Memory>>,
+    base_address: u64,
+    capacity_bytes: u64,
+    driver_allocations: AtomicU64,
+    /// Kept spans whose buffers were dropped, on any thread; used again after the next close.
+    returned: Mutex<Vec<Span>>,
+}
+
+impl<D: Device> Region<D> {
+    pub(crate) fn obtain(device: D, capacity_bytes: u64) -> Result<Self, Error> {
+        let refuse = |reason: String| DeviceError { device: device.name(), call: "obtain", reason };
+        if !region_fits(0, capacity_bytes) {
+            return Err(refuse(format!("{capacity_bytes} bytes are more than any memory")).into());
+        }
+        let memory = device.obtain(capacity_bytes)?;
+        let base_address = memory.base_address;
+        let region = Self {
+            memory: Some(memory),
+            base_address,
+            capacity_bytes,
+            driver_allocations: AtomicU64::new(1),
+            returned: Mutex::new(Vec::new()),
+            device,
+        };
+        // From here on the region's drop gives the memory back.
+        if base_address == 0 || !region_fits(base_address, capacity_bytes) {
+            let end = u128::from(base_address) + u128::from(capacity_bytes);
+            return Err(DeviceError {
+                device: region.device.name(),
+                call: "obtain",
+                reason: format!("a region from {base_address:#x} to {end:#x} is out of range"),
+            }
+            .into());
+        }
+        Ok(region)
+    }
+
+    /// The device that the memory came from.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    #[inline]
+    pub fn base_address(&self) -> u64 {
+        self.base_address
+    }
+
+    /// Bytes in it, exactly as asked for.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    pub(crate) fn driver_allocations(&self) -> u64 {
+        self.driver_allocations.load(Ordering::Relaxed)
+    }
+
+    /// Queues the span of a dropped kept buffer. Never blocks for long and never fails: a poisoned
+    /// lock only means that another thread panicked between two pushes.
+    pub(crate) fn queue_returned(&self, span: Span) {
+        self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(span);
+    }
+
+    /// Takes the queued spans, each passed to `take`.
+    pub(crate) fn drain_returned(&self, take: impl FnMut(Span)) {
+        let mut returned = self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        returned.drain(..).for_each(take);
+    }
+}
+
+impl<D: Device> Drop for Region<D> {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        // SAFETY: by invariant 1 the memory is the device's for this capacity; buffers hold the
+        // region or borrow its arena, so none is left. A refusal cannot be told to anybody here.
+        let _ = unsafe { self.device.release(memory, self.capacity_bytes) };
+    }
+}
+
+impl<D: Device> fmt::Debug for Region<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("device", &self.device)
+            .field("base_address", &format_args!("{:#x}", self.base_address))
+            .field("capacity_bytes", &self.capacity_bytes)
+            .finish_non_exhaustive()
+    }
+}

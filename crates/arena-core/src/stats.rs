@@ -1,0 +1,31 @@
+//! The figures of an arena.
+
+#![forbid(unsafe_code)]
+
+/// Where an arena stands. All sizes are bytes; offsets count from the base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The region's size, exactly as asked for.
+    pub capacity_bytes: u64,
+    /// End of the persistent part; the cursor while the mark is not set.
+    pub mark_bytes: u64,
+    /// The cursor.
+    pub used_bytes: u64,
+    /// Between the cursor and the kept part.
+    pub free_bytes: u64,
+    /// The kept part at the region's top, its gaps included.
+    pub kept_bytes: u64,
+    /// The highest cursor since the arena was built.
+    pub peak_bytes: u64,
+    /// Calls that obtained memory from the device: 1 for the region.
+    pub driver_allocations: u64,
+}
+
+impl Stats {
+    /// The most bytes that transient buffers ever took, padding included.
+    #[must_use]
+    pub const fn peak_transient_bytes(&self) -> u64 {
+        self.peak_bytes - self.mark_bytes
+    }
+}

@@ -1,0 +1,254 @@
+//! The zones of a region: persistent, transient, free, kept.
+//!
+//! ```text
+//! base                                                            base + capacity
+//!  | persistent | transient ->                    free            <- kept |
+//!               ^mark        ^cursor                              ^kept floor
+//! ```
+//!
+//! This is the arena without memory: it decides where, and never touches a byte. The cells let a
+//! scope allocate through a shared reference; nothing here is shared between threads.
+
+#![forbid(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+
+use crate::bytes::Alignment;
+use crate::error::{Error, ErrorKind, Exhausted};
+use crate::kept::KeptZone;
+use crate::layout::{Span, align_up, fit};
+
+/// The zones of one region, as offsets from its base in bytes.
+#[derive(Debug)]
+pub(crate) struct Zones {
+    base_address: u64,
+    capacity_bytes: u64,
+    cursor: Cell<u64>,
+    /// What the fast path may fill: the kept floor, or 0 to send every request the slow way.
+    limit: Cell<u64>,
+    fast_path: Cell<bool>,
+    mark: Cell<Option<u64>>,
+    peak: Cell<u64>,
+    kept: RefCell<KeptZone>,
+}
+
+impl Zones {
+    /// Zones of a region for which [`region_fits`](crate::layout::region_fits) holds.
+    pub(crate) const fn new(base_address: u64, capacity_bytes: u64) -> Self {
+        Self {
+            base_address,
+            capacity_bytes,
+            cursor: Cell::new(0),
+            limit: Cell::new(capacity_bytes),
+            fast_path: Cell::new(true),
+            mark: Cell::new(None),
+            peak: Cell::new(0),
+            kept: RefCell::new(KeptZone::new(base_address, capacity_bytes)),
+        }
+    }
+
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    #[inline]
+    pub(crate) fn cursor_bytes(&self) -> u64 {
+        self.cursor.get()
+    }
+
+    /// The mark, or where it would be if it were set now.
+    pub(crate) fn mark_bytes(&self) -> u64 {
+        self.mark.get().unwrap_or_else(|| self.cursor.get())
+    }
+
+    pub(crate) fn mark_is_set(&self) -> bool {
+        self.mark.get().is_some()
+    }
+
+    /// The highest cursor ever.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.peak.get().max(self.cursor.get())
+    }
+
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept.borrow().bytes()
+    }
+
+    pub(crate) fn floor_bytes(&self) -> u64 {
+        self.kept.borrow().floor_bytes()
+    }
+
+    /// Sets the mark at the cursor, once.
+    pub(crate) fn set_mark(&self) -> Result<(), Error> {
+        if let Some(mark_bytes) = self.mark.get() {
+            return Err(ErrorKind::MarkAlreadySet { mark_bytes }.into());
+        }
+        self.mark.set(Some(self.cursor.get()));
+        Ok(())
+    }
+
+    /// The hot path: the next `bytes` bytes above the cursor, or `None` if the slow path must
+    /// look at the request (it is empty, it does not fit, or somebody watches).
+    #[inline]
+    pub(crate) fn bump(&self, bytes: u64, alignment: Alignment) -> Option<Span> {
+        let span = fit(self.base_address, self.cursor.get(), self.limit.get(), bytes, alignment)?;
+        self.cursor.set(span.end_bytes);
+        Some(span)
+    }
+
+    /// The same with the real limit, and with the error. Empty requests take no room.
+    #[cold]
+    pub(crate) fn bump_checked(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
+        if bytes == 0 {
+            return Ok(self.empty_span(alignment));
+        }
+        match fit(self.base_address, self.cursor.get(), self.floor_bytes(), bytes, alignment) {
+            Some(span) => {
+                self.cursor.set(span.end_bytes);
+                Ok(span)
+            }
+            None => Err(self.exhausted(bytes, alignment).into()),
+        }
+    }
+
+    /// Room for a persistent buffer: above the cursor before the mark is set, kept afterwards.
+    /// The second value says whether it is kept.
+    pub(crate) fn place_persistent(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+    ) -> Result<(Span, bool), Error> {
+        if bytes == 0 || !self.mark_is_set() {
+            return Ok((self.bump_checked(bytes, alignment)?, false));
+        }
+        let placed = self.kept.borrow_mut().place(bytes, alignment, self.cursor.get());
+        match placed {
+            Some(span) => {
+                self.follow_floor();
+                Ok((span, true))
+            }
+            None => Err(self.exhausted(bytes, alignment).into()),
+        }
+    }
+
+    /// Takes a kept span back.
+    pub(crate) fn give_back_kept(&self, span: Span) {
+        self.kept.borrow_mut().give_back(span);
+        self.follow_floor();
+    }
+
+    /// Moves the cursor back to `to_bytes`, but never below the mark.
+    pub(crate) fn rewind(&self, to_bytes: u64) {
+        self.peak.set(self.peak_bytes());
+        self.cursor.set(to_bytes.max(self.mark_bytes()).min(self.cursor.get()));
+    }
+
+    /// Opens or bars the fast path.
+    pub(crate) fn set_fast_path(&self, open: bool) {
+        self.fast_path.set(open);
+        self.follow_floor();
+    }
+
+    fn follow_floor(&self) {
+        self.limit.set(if self.fast_path.get() { self.floor_bytes() } else { 0 });
+    }
+
+    /// Where an empty buffer points to: an aligned offset, which may lie past the end.
+    fn empty_span(&self, alignment: Alignment) -> Span {
+        let at = align_up(self.base_address, self.cursor.get(), alignment);
+        Span { start_bytes: at, end_bytes: at }
+    }
+
+    fn exhausted(&self, asked_bytes: u64, alignment: Alignment) -> Exhausted {
+        let used_bytes = self.cursor.get();
+        let free_bytes = self.floor_bytes() - used_bytes;
+        // The request from the cursor on, its padding included, against what is free.
+        let start = align_up(self.base_address, used_bytes, alignment);
+        let needed_bytes = (start - used_bytes).saturating_add(asked_bytes);
+        Exhausted {
+            asked_bytes,
+            alignment,
+            capacity_bytes: self.capacity_bytes,
+            mark_bytes: self.mark_bytes(),
+            used_bytes,
+            free_bytes,
+            kept_bytes: self.kept_bytes(),
+            missing_bytes: needed_bytes.saturating_sub(free_bytes),
+            scope: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A256: Alignment = Alignment::DEFAULT;
+
+    #[test]
+    fn the_mark_is_set_once_and_a_rewind_never_goes_below_it() {
+        let zones = Zones::new(0, 4096);
+        zones.bump_checked(300, A256).unwrap();
+        zones.set_mark().unwrap();
+        assert!(matches!(
+            zones.set_mark().unwrap_err().kind(),
+            ErrorKind::MarkAlreadySet { mark_bytes: 300 }
+        ));
+        assert_eq!(zones.bump(10, A256).unwrap().start_bytes, 512);
+        zones.rewind(0);
+        assert_eq!((zones.cursor_bytes(), zones.peak_bytes()), (300, 522));
+    }
+
+    // B036
+    #[test]
+    fn a_refused_request_changes_nothing() {
+        let zones = Zones::new(0, 1000);
+        zones.bump_checked(10, Alignment::ONE).unwrap();
+        let error = zones.bump_checked(2000, A256).unwrap_err();
+        let facts = error.as_exhausted().unwrap();
+        assert_eq!((facts.asked_bytes, facts.used_bytes, facts.free_bytes), (2000, 10, 990));
+        assert_eq!(facts.missing_bytes, 256 + 2000 - 1000);
+        assert_eq!((zones.cursor_bytes(), zones.peak_bytes()), (10, 10));
+        assert_eq!(zones.bump_checked(10, Alignment::ONE).unwrap().start_bytes, 10);
+    }
+
+    #[test]
+    fn persistent_requests_after_the_mark_are_kept_and_leave_cursor_and_mark_alone() {
+        let zones = Zones::new(0, 4096);
+        assert!(!zones.place_persistent(256, A256).unwrap().1);
+        zones.set_mark().unwrap();
+        zones.bump(100, A256).unwrap();
+        let (span, kept) = zones.place_persistent(256, A256).unwrap();
+        assert!(kept);
+        assert_eq!((span.start_bytes, zones.mark_bytes(), zones.cursor_bytes()), (3840, 256, 356));
+        // The bump stops at the new floor, exactly.
+        assert_eq!(zones.bump(3328, A256).unwrap().end_bytes, 3840);
+        assert!(zones.bump(1, Alignment::ONE).is_none());
+        zones.give_back_kept(span);
+        assert_eq!(zones.bump(256, A256).unwrap().end_bytes, 4096);
+    }
+
+    #[test]
+    fn a_barred_fast_path_refuses_what_the_checked_path_serves() {
+        let zones = Zones::new(0, 4096);
+        zones.set_fast_path(false);
+        assert!(zones.bump(1, A256).is_none());
+        assert_eq!(zones.bump_checked(1, A256).unwrap().start_bytes, 0);
+        zones.set_mark().unwrap();
+        zones.place_persistent(256, A256).unwrap();
+        assert!(zones.bump(1, A256).is_none(), "a kept buffer does not open it");
+        zones.set_fast_path(true);
+        assert!(zones.bump(1, A256).is_some());
+    }
+
+    // B008
+    #[test]
+    fn empty_requests_succeed_even_without_capacity() {
+        let zones = Zones::new(256, 0);
+        assert!(zones.bump_checked(0, A256).unwrap().is_empty());
+        assert!(zones.bump_checked(1, A256).unwrap_err().is_exhausted());
+        zones.set_mark().unwrap();
+        assert!(zones.place_persistent(0, A256).unwrap().0.is_empty());
+        assert_eq!(zones.kept_bytes(), 0);
+    }
+}

@@ -1,0 +1,328 @@
+//! The arena: a region, its mark, and the scopes above it.
+
+use std::fmt;
+
+use arena_core::{
+    Alignment, ByteSize, Device, Error, Host, Persistent, Pod, Probe, RawArena, Region, Stats,
+};
+
+use crate::guard::Guard;
+use crate::observer::Observer;
+use crate::reset::{Reset, ScopeOptions};
+use crate::scope::{Scope, run};
+use crate::signature::StepSignature;
+use crate::state::State;
+use crate::steady_state::{NotSteady, SteadyState};
+
+/// One device region: persistent buffers at its bottom, the mark where they end, and scopes above
+/// it that reset to it.
+///
+/// It can be sent to another thread, but not shared with one. Its region goes back to the device
+/// when the arena and the last [`Persistent`] are gone.
+pub struct Arena<D: Device = Host> {
+    state: State<D>,
+}
+
+/// What an arena is built with.
+#[derive(Debug, Clone)]
+pub struct ArenaBuilder<D> {
+    device: D,
+    capacity: ByteSize,
+    alignment: Alignment,
+    reset: Reset,
+    host_bump: ByteSize,
+}
+
+impl<D: Device> ArenaBuilder<D> {
+    /// The region's size, never rounded. Without it the region is empty: there is no default that
+    /// would be right.
+    #[must_use]
+    pub const fn capacity(mut self, capacity: ByteSize) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// The alignment of a buffer that asks for none: 256 bytes unless set here.
+    #[must_use]
+    pub const fn alignment(mut self, alignment: Alignment) -> Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// What closing scopes do with their bytes, unless they say otherwise: [`Reset::Keep`] unless
+    /// set here.
+    #[must_use]
+    pub const fn reset(mut self, reset: Reset) -> Self {
+        self.reset = reset;
+        self
+    }
+
+    /// The size with which the host bump of each depth begins: 16 KiB unless set here. It grows when
+    /// a step needs more.
+    #[must_use]
+    pub const fn host_bump(mut self, size: ByteSize) -> Self {
+        self.host_bump = size;
+        self
+    }
+
+    /// Obtains the region: one call of the device.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](arena_core::ErrorKind::Device) when the device refuses; nothing is held
+    /// then.
+    pub fn build(self) -> Result<Arena<D>, Error> {
+        let raw = RawArena::new(self.device, self.capacity)?;
+        let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
+        Ok(Arena { state: State::new(raw, self.alignment, self.reset, host_bump_bytes) })
+    }
+}
+
+impl<D: Device> Arena<D> {
+    /// Begins to build an arena on `device`.
+    #[must_use]
+    pub const fn builder(device: D) -> ArenaBuilder<D> {
+        ArenaBuilder {
+            device,
+            capacity: ByteSize::bytes_exact(0),
+            alignment: Alignment::DEFAULT,
+            reset: Reset::Keep,
+            host_bump: ByteSize::kib(16),
+        }
+    }
+
+    // --- persistent buffers and the mark ------------------------------------------------------
+
+    /// A persistent buffer of `len` elements with unspecified but initialised contents: below the
+    /// mark until that is set, afterwards kept at the region's top.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when it does not fit,
+    /// [`ErrorKind::TooBig`](arena_core::ErrorKind::TooBig) when it never can, or an error that an
+    /// earlier close left behind.
+    pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
+        self.state.raw.persistent(len, self.state.alignment)
+    }
+
+    /// [`persistent`](Self::persistent), filled with zero bytes in stream order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent), or the device's refusal of the fill.
+    pub fn persistent_zeroed<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
+        let mut buffer = self.persistent(len)?;
+        buffer.view_mut().zero()?;
+        Ok(buffer)
+    }
+
+    /// A persistent buffer that holds `values`, copied in stream order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
+        let mut buffer = self.persistent(values.len())?;
+        buffer.view_mut().write(values)?;
+        Ok(buffer)
+    }
+
+    /// Sets the mark where the persistent buffers end. The first scope sets it if this was not
+    /// called.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MarkAlreadySet`](arena_core::ErrorKind::MarkAlreadySet) when it is set already.
+    pub fn mark(&mut self) -> Result<(), Error> {
+        self.state.set_mark()
+    }
+
+    // --- scopes -------------------------------------------------------------------------------
+
+    /// Runs `body` in a scope above the mark. When it ends, however it ends, the cursor is back at
+    /// the mark.
+    ///
+    /// # Errors
+    ///
+    /// What `body` returns; or an error of opening (an earlier failure) or closing (a refused
+    /// clearing).
+    pub fn scope<'a, R, E: From<Error>>(
+        &'a mut self,
+        body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.scope_with(ScopeOptions::default(), body)
+    }
+
+    /// [`scope`](Self::scope) with a name, which errors show, and which says which steps repeat each
+    /// other.
+    ///
+    /// # Errors
+    ///
+    /// As for [`scope`](Self::scope).
+    pub fn scope_named<'a, R, E: From<Error>>(
+        &'a mut self,
+        name: &'static str,
+        body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.scope_with(ScopeOptions::named(name), body)
+    }
+
+    /// [`scope`](Self::scope) with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`scope`](Self::scope).
+    pub fn scope_with<'a, R, E: From<Error>>(
+        &'a mut self,
+        options: ScopeOptions,
+        body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        run(&self.state, 0, options, body)
+    }
+
+    /// Opens a scope in the guard form, where a closure does not fit.
+    ///
+    /// # Errors
+    ///
+    /// An error that an earlier close left behind.
+    pub fn enter(&mut self) -> Result<Guard<'_, D>, Error> {
+        self.enter_with(ScopeOptions::default())
+    }
+
+    /// [`enter`](Self::enter) with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`enter`](Self::enter).
+    pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
+        Guard::open(&self.state, 0, options)
+    }
+
+    // --- figures ------------------------------------------------------------------------------
+
+    /// Where the arena stands.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.state.raw.stats()
+    }
+
+    /// Scopes closed so far, of any depth.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.state.generation()
+    }
+
+    /// Root scopes closed so far: resets to the mark.
+    #[must_use]
+    pub fn resets(&self) -> u64 {
+        self.state.resets()
+    }
+
+    /// The signature of the last root scope that closed.
+    #[must_use]
+    pub fn signature(&self) -> Option<StepSignature> {
+        self.state.last_signature()
+    }
+
+    /// The highest cursor of the last root scope that closed, in bytes from the base.
+    #[must_use]
+    pub fn high_water_bytes(&self) -> u64 {
+        self.state.last_high_water_bytes()
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Region<D> {
+        self.state.raw.region()
+    }
+
+    /// Gives the physical memory between the last root scope's high-water and the kept part back to
+    /// the device, while every address stays. Returns the bytes given back.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    pub fn trim(&mut self) -> Result<u64, Error> {
+        let above_bytes = self.state.last_high_water_bytes();
+        self.state.raw.trim(above_bytes)
+    }
+
+    /// Returns the error that an earlier close left behind, if there is one. Every fallible call
+    /// does so too; a loop that ends with a guard may want to ask.
+    ///
+    /// # Errors
+    ///
+    /// That error, once.
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.state.raw.take_deferred()
+    }
+
+    // --- the steady state ---------------------------------------------------------------------
+
+    /// Watches root scopes from now on: requests are recorded and compared with the first step of
+    /// their kind (name and variant). Meanwhile each request takes a slower path.
+    ///
+    /// `heap_allocations`, if given, returns the number of host heap allocations so far; only a
+    /// program knows its global allocator.
+    pub fn observe(&mut self, heap_allocations: Option<fn() -> u64>) {
+        *self.state.observer.get_mut() = Some(Observer::new(heap_allocations));
+    }
+
+    /// What was seen since [`observe`](Self::observe); `None` without it.
+    #[must_use]
+    pub fn observed(&self) -> Option<SteadyState> {
+        self.state.observer.borrow().as_ref().map(Observer::report)
+    }
+
+    /// Stops watching and returns what was seen.
+    pub fn stop_observing(&mut self) -> Option<SteadyState> {
+        self.state.observer.get_mut().take().map(|observer| observer.report())
+    }
+
+    /// Runs `step` so many times and measures whether it is in its steady state.
+    ///
+    /// # Errors
+    ///
+    /// What `step` returns.
+    pub fn steady_state<E>(
+        &mut self,
+        steps: u64,
+        mut step: impl FnMut(&mut Self, u64) -> Result<(), E>,
+    ) -> Result<SteadyState, E> {
+        self.observe(None);
+        let outcome = (0..steps).try_for_each(|n| step(self, n));
+        let seen = self.stop_observing().unwrap_or_else(SteadyState::empty);
+        outcome.map(|()| seen)
+    }
+
+    /// [`steady_state`](Self::steady_state), asserted: flat memory, the same addresses, no driver
+    /// allocation and no new persistent buffers after the first step.
+    ///
+    /// # Errors
+    ///
+    /// What `step` returns, or the promise that the loop broke.
+    pub fn assert_steady_state<E: From<NotSteady>>(
+        &mut self,
+        steps: u64,
+        step: impl FnMut(&mut Self, u64) -> Result<(), E>,
+    ) -> Result<SteadyState, E> {
+        let seen = self.steady_state(steps, step)?;
+        seen.check()?;
+        Ok(seen)
+    }
+}
+
+impl Arena<Probe> {
+    /// The smallest capacity in bytes that serves the requests made so far, in their order and with
+    /// the padding of the kept part.
+    #[must_use]
+    pub fn smallest_capacity_bytes(&self) -> u64 {
+        self.state.raw.smallest_capacity_bytes()
+    }
+}
+
+impl<D: Device> fmt::Debug for Arena<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Arena").field(&self.state).finish()
+    }
+}

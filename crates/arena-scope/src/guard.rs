@@ -1,0 +1,67 @@
+//! The guard form of a scope, for loops that no closure fits.
+
+use std::fmt;
+
+use arena_core::{Device, Error, Host};
+use scopeguard::ScopeGuard;
+
+use crate::reset::ScopeOptions;
+use crate::scope::Scope;
+use crate::state::{State, WayBack};
+
+/// Keeps a scope open until it is dropped.
+///
+/// It holds the way back and nothing else; the scope itself comes from [`scope`](Self::scope), by
+/// value, and borrows the guard. A guard that is forgotten wastes its scope's bytes until the scope
+/// around it closes.
+///
+/// ```
+/// use arena_scope::{Arena, ByteSize, Error, Host};
+///
+/// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+/// let mut guard = arena.enter()?;
+/// let step = guard.scope();
+/// let a = step.upload(&[1.0_f32, 2.0])?;
+/// assert_eq!(step.read(a.view())?, [1.0, 2.0]);
+/// drop(a);
+/// guard.close()?; // or drop it: a failure is then told by the next call
+/// assert_eq!(arena.stats().used_bytes, 0);
+/// # Ok::<(), Error>(())
+/// ```
+#[must_use = "a guard that is not bound to a name closes its scope at once"]
+pub struct Guard<'a, D: Device = Host> {
+    way_back: ScopeGuard<WayBack<'a, D>, fn(WayBack<'a, D>)>,
+}
+
+impl<'a, D: Device> Guard<'a, D> {
+    pub(crate) fn open(
+        state: &'a State<D>,
+        parent_depth: u32,
+        options: ScopeOptions,
+    ) -> Result<Self, Error> {
+        let depth = state.open(parent_depth, options)?;
+        let close: fn(WayBack<'a, D>) = WayBack::close_quietly;
+        Ok(Self { way_back: scopeguard::guard(WayBack { state, depth }, close) })
+    }
+
+    /// The open scope. Its buffers live as long as this borrow of the guard.
+    #[must_use]
+    pub fn scope(&mut self) -> Scope<'_, 'a, D> {
+        Scope::new(self.way_back.state, self.way_back.depth)
+    }
+
+    /// Closes the scope and tells how that went.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal to clear. The cursor is back where the scope began all the same.
+    pub fn close(self) -> Result<(), Error> {
+        ScopeGuard::into_inner(self.way_back).close()
+    }
+}
+
+impl<D: Device> fmt::Debug for Guard<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("depth", &self.way_back.depth).finish_non_exhaustive()
+    }
+}

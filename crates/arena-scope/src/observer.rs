@@ -1,0 +1,138 @@
+//! Watches steps while they run, and remembers the first one of each kind to compare with.
+
+use arena_core::{Device, Event, EventLog, RawArena};
+
+use crate::reset::ScopeOptions;
+use crate::signature::StepSignature;
+use crate::steady_state::{Divergence, SteadyState, StepKind};
+
+/// What a root scope's close knows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    pub(crate) signature: StepSignature,
+    pub(crate) high_water_bytes: u64,
+}
+
+/// The watch over an arena's root scopes.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    heap_allocations: Option<fn() -> u64>,
+    kinds: Vec<Watched>,
+    open: Option<Opened>,
+    divergence: Option<Divergence>,
+}
+
+/// The steps of one kind: its figures, its first log to compare with, and the log in use.
+#[derive(Debug)]
+struct Watched {
+    figures: StepKind,
+    reference: EventLog,
+    scratch: EventLog,
+}
+
+/// What was counted when the open root scope began.
+#[derive(Debug)]
+struct Opened {
+    kind: usize,
+    heap_allocations: u64,
+    driver_allocations: u64,
+    kept_bytes: u64,
+}
+
+impl Observer {
+    pub(crate) fn new(heap_allocations: Option<fn() -> u64>) -> Self {
+        // Room for the kinds of a usual loop, so that a second kind allocates nothing in a step.
+        Self { heap_allocations, kinds: Vec::with_capacity(16), open: None, divergence: None }
+    }
+
+    pub(crate) fn report(&self) -> SteadyState {
+        SteadyState {
+            kinds: self.kinds.iter().map(|watched| watched.figures.clone()).collect(),
+            divergence: self.divergence.clone(),
+        }
+    }
+
+    /// A root scope was opened.
+    pub(crate) fn open<D: Device>(&mut self, raw: &RawArena<D>, options: ScopeOptions) {
+        let kind = self.kind_of(options);
+        let mut log = std::mem::take(&mut self.kinds[kind].scratch);
+        log.clear();
+        raw.start_log(log);
+        let stats = raw.stats();
+        self.open = Some(Opened {
+            kind,
+            heap_allocations: self.count_heap(),
+            driver_allocations: stats.driver_allocations,
+            kept_bytes: stats.kept_bytes,
+        });
+    }
+
+    /// The root scope was closed.
+    pub(crate) fn close<D: Device>(&mut self, raw: &RawArena<D>, moment: Moment) {
+        let heap_allocations = self.count_heap();
+        let Some(log) = raw.stop_log() else { return };
+        let Some(opened) = self.open.take() else { return };
+        let stats = raw.stats();
+        let watched = &mut self.kinds[opened.kind];
+        watched.scratch = log;
+
+        let figures = &mut watched.figures;
+        figures.steps += 1;
+        figures.note_heap(heap_allocations - opened.heap_allocations);
+        figures.note_driver(stats.driver_allocations - opened.driver_allocations);
+        figures.note_kept(stats.kept_bytes.saturating_sub(opened.kept_bytes));
+        if figures.steps == 1 {
+            figures.signature = Some(moment.signature);
+            figures.high_water_bytes = moment.high_water_bytes;
+            watched.reference.clone_from(&watched.scratch);
+        } else if figures.signature != Some(moment.signature) {
+            figures.unstable_steps += 1;
+            let first = self.divergence.is_none();
+            if first {
+                self.divergence = Some(watched.divergence());
+            }
+        }
+    }
+
+    fn kind_of(&mut self, options: ScopeOptions) -> usize {
+        let same = |watched: &Watched| {
+            watched.figures.name == options.name && watched.figures.variant == options.variant
+        };
+        self.kinds.iter().position(same).unwrap_or_else(|| {
+            self.kinds.push(Watched {
+                figures: StepKind::new(options.name, options.variant),
+                reference: EventLog::default(),
+                scratch: EventLog::default(),
+            });
+            self.kinds.len() - 1
+        })
+    }
+
+    fn count_heap(&self) -> u64 {
+        self.heap_allocations.map_or(0, |count| count())
+    }
+}
+
+impl Watched {
+    /// Where this step's requests first differ from the first step's. Drops do not count: they
+    /// decide no address of a bump.
+    fn divergence(&self) -> Divergence {
+        let mut expected = requests(&self.reference);
+        let mut found = requests(&self.scratch);
+        let mut request = 0;
+        loop {
+            let (expected, found) = (expected.next(), found.next());
+            // Two logs without a difference cannot have different signatures, but if a hash ever
+            // disagreed, the end of both would be named.
+            if expected != found || expected.is_none() {
+                let StepKind { name, variant, steps: step, .. } = self.figures;
+                return Divergence { name, variant, step, request, expected, found };
+            }
+            request += u64::from(matches!(found, Some(Event::Alloc { .. })));
+        }
+    }
+}
+
+fn requests(log: &EventLog) -> impl Iterator<Item = Event> {
+    log.events().iter().copied().filter(|event| !matches!(event, Event::Drop { .. }))
+}

@@ -1,0 +1,298 @@
+//! The scope: a piece of work whose transient buffers die together.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use arena_core::{
+    Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, RowLayout, Stats, Transient, View,
+};
+use bumpalo::Bump;
+use scopeguard::ScopeGuard;
+
+use crate::guard::Guard;
+use crate::reset::ScopeOptions;
+use crate::state::{State, WayBack};
+
+type Invariant<'x> = fn(&'x ()) -> &'x ();
+
+/// An open scope. Buffers asked for through it carry `'s`, which ends when it closes.
+///
+/// `'outer` is the life of the scope around it (or of the borrow of the arena), whose buffers can be
+/// read in here. While an inner scope is open the outer one is borrowed, so nothing can be allocated
+/// from it.
+///
+/// A scope can be neither sent to another thread nor shared with one.
+pub struct Scope<'s, 'outer: 's, D: Device = Host> {
+    state: &'s State<D>,
+    depth: u32,
+    /// Invariant in both lifetimes: a scope is never mistaken for one that lives longer or shorter.
+    brand: PhantomData<(Invariant<'s>, Invariant<'outer>)>,
+}
+
+impl<'s, D: Device> Scope<'s, '_, D> {
+    pub(crate) fn new(state: &'s State<D>, depth: u32) -> Self {
+        Self { state, depth, brand: PhantomData }
+    }
+
+    // --- buffers ------------------------------------------------------------------------------
+
+    /// A buffer of `len` elements, aligned as the arena's default says (256 bytes), with unspecified
+    /// but initialised contents.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`] when it does not fit, [`ErrorKind::TooBig`] when it never can, or an
+    /// error that an earlier close left behind. Nothing is changed then.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Error, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let a = step.alloc::<f32>(1)?;
+    ///     let b = step.alloc::<f32>(3)?;
+    ///     assert_eq!((a.offset_bytes(), b.offset_bytes()), (0, 256));
+    ///     Ok::<_, Error>(())
+    /// })?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[inline]
+    pub fn alloc<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
+        self.state.alloc(len, self.state.alignment, self.depth)
+    }
+
+    /// [`alloc`](Self::alloc) with an alignment for this buffer alone; that of `T` is the least.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc).
+    #[inline]
+    pub fn alloc_aligned<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Transient<'s, T, D>, Error> {
+        self.state.alloc(len, alignment, self.depth)
+    }
+
+    /// [`alloc`](Self::alloc), filled with zero bytes in stream order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc), or the device's refusal of the fill.
+    pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
+        let mut buffer = self.alloc(len)?;
+        buffer.view_mut().zero()?;
+        Ok(buffer)
+    }
+
+    /// A buffer that holds `values`, copied in stream order. `values` may be changed as soon as the
+    /// call returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc), or the device's refusal of the copy.
+    pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Transient<'s, T, D>, Error> {
+        let mut buffer = self.alloc(values.len())?;
+        buffer.view_mut().write(values)?;
+        Ok(buffer)
+    }
+
+    /// A 2-D buffer whose rows start aligned, with unspecified contents; its rows are reached by
+    /// [`View::row`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc).
+    pub fn alloc_rows<T: Pod>(&self, layout: &RowLayout) -> Result<Transient<'s, T, D>, Error> {
+        self.alloc_aligned(layout.len(), layout.alignment())
+    }
+
+    /// A persistent buffer of `len` elements with unspecified contents. Asked for inside a scope it
+    /// is kept at the region's top: it survives the scope, and the mark and every transient address
+    /// stay where they are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc).
+    pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
+        let made = self.state.raw.persistent(len, self.state.alignment);
+        made.map_err(|error| self.state.in_scope(error, self.depth))
+    }
+
+    /// A persistent copy of a result, made on the device: the way out of a scope for a buffer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    pub fn promote<T: Pod>(&self, result: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
+        let promoted = self.state.promote(result);
+        promoted.map_err(|error| self.state.in_scope(error, self.depth))
+    }
+
+    // --- results ------------------------------------------------------------------------------
+
+    /// The elements of a buffer as host values, after the work queued before.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal of the copy, or an error that an earlier close left behind.
+    pub fn read<T: Pod>(&self, result: View<'_, T, D>) -> Result<Vec<T>, Error> {
+        self.state.raw.take_deferred()?;
+        result.to_vec()
+    }
+
+    /// The only element of a buffer as a host value, after the work queued before. Unlike
+    /// [`read`](Self::read) it needs no host memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LengthMismatch`] when the buffer has not exactly one element; otherwise as for
+    /// [`read`](Self::read).
+    pub fn read_one<T: Pod>(&self, result: View<'_, T, D>) -> Result<T, Error> {
+        self.state.raw.take_deferred()?;
+        let mut value = [T::zeroed()];
+        result.read_into(&mut value)?;
+        Ok(value[0])
+    }
+
+    /// Checks under [`Reset::Poison`](crate::Reset::Poison) that a kernel wrote a whole buffer: no
+    /// element may still hold the poison pattern. It reads the buffer back, so it is for debugging.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unwritten`] with `buffer_name` and the first such element; otherwise as for
+    /// [`read`](Self::read).
+    pub fn check_written<T: Pod>(
+        &self,
+        buffer_name: &str,
+        buffer: View<'_, T, D>,
+    ) -> Result<(), Error> {
+        let poisoned = |element: &T| bytemuck::bytes_of(element).iter().all(|byte| *byte == 0xff);
+        match self.read(buffer)?.iter().position(poisoned) {
+            Some(index) if size_of::<T>() > 0 => {
+                let buffer = buffer_name.to_owned();
+                Err(ErrorKind::Unwritten { buffer, index: index as u64 }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    // --- host data ----------------------------------------------------------------------------
+
+    /// Host memory for this scope's own data: tape nodes, shapes, lists of views. It is emptied when
+    /// a scope of this depth opens, and allocates nothing on the heap from a loop's third step on.
+    ///
+    /// `bumpalo` runs no `Drop`: put what holds buffers into a `bumpalo::boxed::Box`.
+    #[must_use]
+    pub fn host_bump(&self) -> &'s Bump {
+        self.state.bump(self.depth)
+    }
+
+    // --- inner scopes -------------------------------------------------------------------------
+
+    /// Runs `body` in a scope inside this one. Buffers of this scope can be used in it.
+    ///
+    /// # Errors
+    ///
+    /// What `body` returns; or an error of opening (an earlier failure) or closing (a refused
+    /// clearing). However it ends, the cursor is back where the inner scope began.
+    pub fn scope<R, E: From<Error>>(
+        &mut self,
+        body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.scope_with(ScopeOptions::default(), body)
+    }
+
+    /// [`scope`](Self::scope) with a name, which errors show.
+    ///
+    /// # Errors
+    ///
+    /// As for [`scope`](Self::scope).
+    pub fn scope_named<R, E: From<Error>>(
+        &mut self,
+        name: &'static str,
+        body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.scope_with(ScopeOptions::named(name), body)
+    }
+
+    /// [`scope`](Self::scope) with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`scope`](Self::scope).
+    pub fn scope_with<R, E: From<Error>>(
+        &mut self,
+        options: ScopeOptions,
+        body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        run(self.state, self.depth, options, body)
+    }
+
+    /// Opens a scope inside this one in the guard form, where a closure does not fit.
+    ///
+    /// # Errors
+    ///
+    /// An error that an earlier close left behind.
+    pub fn enter(&mut self) -> Result<Guard<'_, D>, Error> {
+        self.enter_with(ScopeOptions::default())
+    }
+
+    /// [`enter`](Self::enter) with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`enter`](Self::enter).
+    pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
+        Guard::open(self.state, self.depth, options)
+    }
+
+    // --- figures ------------------------------------------------------------------------------
+
+    /// 1 for a root scope, 2 for a scope in it, and so on.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Where the arena stands.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.state.raw.stats()
+    }
+
+    /// The device of the arena, for a backend that launches its own kernels on it.
+    #[must_use]
+    pub fn device(&self) -> &'s D {
+        self.state.raw.region().device()
+    }
+}
+
+impl<D: Device> fmt::Debug for Scope<'_, '_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("depth", &self.depth).field("stats", &self.stats()).finish()
+    }
+}
+
+/// Opens a scope, runs `body` in it, and closes it, whether the body returns or panics.
+pub(crate) fn run<'outer, R, E: From<Error>, D: Device>(
+    state: &'outer State<D>,
+    parent_depth: u32,
+    options: ScopeOptions,
+    body: impl for<'s> FnOnce(&mut Scope<'s, 'outer, D>) -> Result<R, E>,
+) -> Result<R, E> {
+    let depth = state.open(parent_depth, options)?;
+    let way_back = scopeguard::guard(WayBack { state, depth }, WayBack::close_quietly);
+    let result = body(&mut Scope::new(state, depth));
+    let closed = ScopeGuard::into_inner(way_back).close();
+    match (result, closed) {
+        (Err(error), closed) => {
+            // The body's error is the cause; a failure of closing waits for the next call.
+            if let Err(error) = closed {
+                state.raw.defer_error(error);
+            }
+            Err(error)
+        }
+        (Ok(value), closed) => closed.map(|()| value).map_err(E::from),
+    }
+}

@@ -1,0 +1,287 @@
+//! Everything that a scope is, kept in the arena: opening, closing, and what a forgotten guard
+//! leaves behind.
+//!
+//! A scope is an entry of `frames`, and a [`Scope`](crate::Scope) is no more than its depth and a
+//! reference to here. So a handle that is forgotten, leaked or swapped cannot take any state with
+//! it. Opening or closing at a depth first settles whatever is deeper.
+
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use arena_core::{
+    Alignment, Checkpoint, Device, Error, ErrorKind, Event, POISON_BYTE, Persistent, Pod, RawArena,
+    Span, Transient, View,
+};
+
+use crate::observer::{Moment, Observer};
+use crate::reset::{Reset, ScopeOptions};
+use crate::signature::{Running, StepSignature};
+use crate::step_bump::StepBumps;
+
+pub(crate) struct State<D: Device> {
+    pub(crate) raw: RawArena<D>,
+    pub(crate) alignment: Alignment,
+    reset: Reset,
+    frames: RefCell<Vec<Frame>>,
+    running: Running,
+    bumps: StepBumps,
+    /// Closes of any scope so far.
+    generation: Cell<u64>,
+    /// Closes of root scopes so far.
+    resets: Cell<u64>,
+    last_signature: Cell<Option<StepSignature>>,
+    last_high_water_bytes: Cell<u64>,
+    /// A range that a close was to clear and could not: tried again before the next scope opens.
+    uncleared: Cell<Option<(Span, Reset)>>,
+    pub(crate) observer: RefCell<Option<Observer>>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    start: Checkpoint,
+    high_water_bytes: u64,
+    name: &'static str,
+    reset: Reset,
+}
+
+impl<D: Device> State<D> {
+    pub(crate) fn new(
+        raw: RawArena<D>,
+        alignment: Alignment,
+        reset: Reset,
+        step_bump_bytes: usize,
+    ) -> Self {
+        Self {
+            raw,
+            alignment,
+            reset,
+            frames: RefCell::new(Vec::with_capacity(8)),
+            running: Running::default(),
+            bumps: StepBumps::new(step_bump_bytes),
+            generation: Cell::new(0),
+            resets: Cell::new(0),
+            last_signature: Cell::new(None),
+            last_high_water_bytes: Cell::new(0),
+            uncleared: Cell::new(None),
+            observer: RefCell::new(None),
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets.get()
+    }
+
+    pub(crate) fn last_signature(&self) -> Option<StepSignature> {
+        self.last_signature.get()
+    }
+
+    pub(crate) fn last_high_water_bytes(&self) -> u64 {
+        self.last_high_water_bytes.get()
+    }
+
+    /// Sets the mark, and begins to poison if that is the policy.
+    pub(crate) fn set_mark(&self) -> Result<(), Error> {
+        self.raw.set_mark()?;
+        if self.reset == Reset::Poison {
+            self.raw.poison_fresh_memory();
+        }
+        Ok(())
+    }
+
+    /// Opens a scope inside the one of depth `parent_depth` (0: a root scope) and returns its depth.
+    /// On an error nothing is open that was not.
+    ///
+    /// The borrow of the parent proves that no buffer and no reference of a deeper scope is alive.
+    pub(crate) fn open(&self, parent_depth: u32, options: ScopeOptions) -> Result<u32, Error> {
+        self.settle(parent_depth);
+        self.raw.take_deferred()?;
+        self.clear_leftovers()?;
+        if !self.raw.mark_is_set() {
+            self.set_mark()?;
+        }
+        let depth = parent_depth + 1;
+        // SAFETY: everything deeper than the parent is settled, so whatever came from this depth's
+        // bump carried the lifetime of a scope that has ended.
+        unsafe { self.bumps.open(depth as usize) };
+        let start = self.raw.checkpoint();
+        self.frames.borrow_mut().push(Frame {
+            start,
+            high_water_bytes: start.cursor_bytes(),
+            name: options.name,
+            reset: options.reset.unwrap_or(self.reset),
+        });
+        if depth == 1 {
+            self.running.restart();
+            if let Some(observer) = self.observer.borrow_mut().as_mut() {
+                observer.open(&self.raw, options);
+            }
+        }
+        self.raw.log_scope(Event::Open);
+        Ok(depth)
+    }
+
+    /// Closes the scope of a depth, and what is deeper: clears as its policy says, then puts the
+    /// cursor back to where it began. The cursor goes back even if clearing fails.
+    ///
+    /// The caller gives up the scope's lifetime, which proves that no buffer of it is alive.
+    pub(crate) fn close(&self, depth: u32) -> Result<(), Error> {
+        self.settle(depth);
+        if self.frames.borrow().len() != depth as usize {
+            return Ok(()); // The scope was settled with its parent already.
+        }
+        let Some(frame) = self.frames.borrow_mut().pop() else { return Ok(()) };
+        let high_water_bytes = self.note_high_water(&frame);
+        let used = Span { start_bytes: frame.start.cursor_bytes(), end_bytes: high_water_bytes };
+        let cleared = self.clear(used, frame.reset);
+        if cleared.is_err() {
+            self.uncleared.set(Some((used, frame.reset)));
+        }
+        // SAFETY: every buffer since the scope's start carried its lifetime, or that of a deeper
+        // scope, and they have ended.
+        unsafe { self.raw.rewind(frame.start) };
+        self.raw.log_scope(Event::Close);
+        self.generation.set(self.generation.get() + 1);
+        if depth == 1 {
+            self.close_root(high_water_bytes);
+        }
+        cleared
+    }
+
+    fn close_root(&self, high_water_bytes: u64) {
+        let signature = self.running.finish();
+        self.resets.set(self.resets.get() + 1);
+        self.last_signature.set(Some(signature));
+        self.last_high_water_bytes.set(high_water_bytes);
+        if let Some(observer) = self.observer.borrow_mut().as_mut() {
+            observer.close(&self.raw, Moment { signature, high_water_bytes });
+        }
+    }
+
+    /// Ends what is deeper than `depth` and was not closed, because its guard was forgotten. Inside
+    /// an open scope its bytes stay where they are until that scope closes, since newer buffers of
+    /// that scope may lie above them.
+    fn settle(&self, depth: u32) {
+        while self.frames.borrow().len() > depth as usize {
+            if depth == 0 {
+                // A forgotten root: nothing is alive, so it closes like any other.
+                if let Err(error) = self.close(1) {
+                    self.raw.defer_error(error);
+                }
+            } else if let Some(frame) = self.frames.borrow_mut().pop() {
+                self.note_high_water(&frame);
+                self.raw.log_scope(Event::Close);
+                self.generation.set(self.generation.get() + 1);
+            }
+        }
+    }
+
+    /// The high-water of a frame that was just popped, told to its parent as well.
+    fn note_high_water(&self, frame: &Frame) -> u64 {
+        let high_water_bytes = frame.high_water_bytes.max(self.raw.checkpoint().cursor_bytes());
+        if let Some(parent) = self.frames.borrow_mut().last_mut() {
+            parent.high_water_bytes = parent.high_water_bytes.max(high_water_bytes);
+        }
+        high_water_bytes
+    }
+
+    fn clear(&self, span: Span, reset: Reset) -> Result<(), Error> {
+        let value = match reset {
+            Reset::Keep => return Ok(()),
+            Reset::Zero => 0,
+            Reset::Poison => POISON_BYTE,
+        };
+        // SAFETY: the span lies between a scope's start and its high-water, and no buffer of that
+        // scope or a deeper one is alive.
+        unsafe { self.raw.fill(span, value) }
+    }
+
+    /// Clears what a close could not. Nothing below the cursor: an outer scope may live there now.
+    fn clear_leftovers(&self) -> Result<(), Error> {
+        let Some((span, reset)) = self.uncleared.get() else { return Ok(()) };
+        let start_bytes = span.start_bytes.max(self.raw.checkpoint().cursor_bytes());
+        let end_bytes =
+            span.end_bytes.min(self.raw.stats().used_bytes + self.raw.stats().free_bytes);
+        if start_bytes < end_bytes {
+            self.clear(Span { start_bytes, end_bytes }, reset)?;
+        }
+        self.uncleared.set(None);
+        Ok(())
+    }
+
+    // --- requests -----------------------------------------------------------------------------
+
+    #[inline]
+    pub(crate) fn alloc<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        match self.raw.transient::<T>(len, alignment) {
+            Ok(buffer) => {
+                let bytes = len as u64 * size_of::<T>() as u64;
+                self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
+                Ok(buffer)
+            }
+            Err(error) => Err(self.in_scope(error, depth)),
+        }
+    }
+
+    /// Adds what the scope knows to an error.
+    #[cold]
+    pub(crate) fn in_scope(&self, mut error: Error, depth: u32) -> Error {
+        if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
+            let frames = self.frames.borrow();
+            let name = frames.get(depth as usize - 1).map_or("", |frame| frame.name);
+            exhausted.scope = Some(self.running.facts(name, depth, self.resets.get()));
+        }
+        error
+    }
+
+    pub(crate) fn bump(&self, depth: u32) -> &bumpalo::Bump {
+        self.bumps.get(depth as usize)
+    }
+
+    /// A kept buffer with the contents of a view, copied on the device.
+    pub(crate) fn promote<T: Pod>(&self, view: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
+        let mut kept = self.raw.persistent(view.len(), self.alignment)?;
+        kept.view_mut().copy_from(view)?;
+        Ok(kept)
+    }
+}
+
+impl<D: Device> fmt::Debug for State<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("raw", &self.raw)
+            .field("depth", &self.frames.borrow().len())
+            .field("resets", &self.resets.get())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The way back out of a scope: the arena and the depth to close. Both scope forms end in it.
+#[derive(Debug)]
+pub(crate) struct WayBack<'a, D: Device> {
+    pub(crate) state: &'a State<D>,
+    pub(crate) depth: u32,
+}
+
+impl<D: Device> WayBack<'_, D> {
+    pub(crate) fn close(self) -> Result<(), Error> {
+        self.state.close(self.depth)
+    }
+
+    /// For a panic or a dropped guard: a failure waits for the next fallible call.
+    pub(crate) fn close_quietly(self) {
+        if let Err(error) = self.state.close(self.depth) {
+            self.state.raw.defer_error(error);
+        }
+    }
+}
