@@ -91,29 +91,34 @@ impl FromStr for ByteSize {
     }
 }
 
-/// An alignment in bytes: a power of two, at most 2⁶².
+/// An alignment in bytes: a power of two, at most 2⁶¹.
 ///
 /// The default is 256 bytes, which is what CUDA's own allocator gives and what cuBLAS workspaces
 /// and vectorised loads need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Alignment(u64);
+pub struct Alignment {
+    /// The alignment less one: the bits that an aligned address has not set. As a mask it needs no
+    /// subtraction on the hot path, and the larger of two alignments is an `or`.
+    low_bits: u64,
+}
 
 impl Alignment {
     /// One byte: no alignment at all.
-    pub const ONE: Self = Self(1);
+    pub const ONE: Self = Self { low_bits: 0 };
     /// 256 bytes, the default.
-    pub const DEFAULT: Self = Self(256);
-    /// 2⁶² bytes, the largest; twice this could not be added to an address without a carry.
-    pub const MAX: Self = Self(1 << 62);
+    pub const DEFAULT: Self = Self { low_bits: 255 };
+    /// 2⁶¹ bytes, the largest: a region ends at or below 2⁶², a multiple of it, so that rounding an
+    /// address up never passes 2⁶².
+    pub const MAX: Self = Self { low_bits: (1 << 61) - 1 };
 
     /// An alignment of `bytes` bytes.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadAlignment`] when `bytes` is zero, not a power of two, or above 2⁶².
+    /// [`ErrorKind::BadAlignment`] when `bytes` is zero, not a power of two, or above 2⁶¹.
     pub const fn new(bytes: u64) -> Result<Self, BadAlignment> {
-        if bytes.is_power_of_two() && bytes <= Self::MAX.0 {
-            Ok(Self(bytes))
+        if bytes.is_power_of_two() && bytes <= Self::MAX.bytes() {
+            Ok(Self { low_bits: bytes - 1 })
         } else {
             Err(BadAlignment { asked: bytes })
         }
@@ -122,28 +127,35 @@ impl Alignment {
     /// The alignment of the type `T`.
     #[must_use]
     pub const fn of<T>() -> Self {
-        Self(align_of::<T>() as u64)
+        Self { low_bits: align_of::<T>() as u64 - 1 }
     }
 
     /// The alignment in bytes.
     #[must_use]
     #[inline]
     pub const fn bytes(self) -> u64 {
-        self.0
+        self.low_bits + 1
+    }
+
+    /// The bits that an aligned address has not set: the alignment less one.
+    #[must_use]
+    #[inline]
+    pub const fn low_bits(self) -> u64 {
+        self.low_bits
     }
 
     /// The larger of two alignments, which satisfies both.
     #[must_use]
     #[inline]
     pub const fn max(self, other: Self) -> Self {
-        if self.0 >= other.0 { self } else { other }
+        Self { low_bits: self.low_bits | other.low_bits }
     }
 
     /// Whether `address` is a multiple of this alignment.
     #[must_use]
     #[inline]
     pub const fn divides(self, address: u64) -> bool {
-        address & (self.0 - 1) == 0
+        address & self.low_bits == 0
     }
 }
 
@@ -155,13 +167,13 @@ impl Default for Alignment {
 
 impl fmt::Display for Alignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.bytes().fmt(f)
     }
 }
 
 /// An alignment that was asked for and is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} is no alignment: it must be a power of two between 1 and 2^62")]
+#[error("{asked} is no alignment: it must be a power of two between 1 and 2^61")]
 pub struct BadAlignment {
     /// What was asked for, in bytes.
     pub asked: u64,
@@ -234,7 +246,7 @@ mod tests {
     #[rstest]
     #[case(0)]
     #[case(3)]
-    #[case(1 << 63)]
+    #[case(1 << 62)]
     #[case(u64::MAX)]
     fn what_is_not_a_power_of_two_is_no_alignment(#[case] bytes: u64) {
         assert_eq!(Alignment::new(bytes), Err(BadAlignment { asked: bytes }));

@@ -50,7 +50,8 @@ impl KeptZone {
     fn place_in_gap(&mut self, bytes: u64, alignment: Alignment) -> Option<Span> {
         let (index, start_bytes) = (self.gaps.iter().enumerate())
             .filter_map(|(index, gap)| {
-                let start = align_up(self.base_address, gap.start_bytes, alignment);
+                let start = self.base_address + gap.start_bytes;
+                let start = align_up(start, alignment) - self.base_address;
                 let fits = start <= gap.end_bytes && bytes <= gap.end_bytes - start;
                 fits.then_some((index, start, gap.len_bytes()))
             })
@@ -72,7 +73,8 @@ impl KeptZone {
         lowest_bytes: u64,
     ) -> Option<Span> {
         let highest_start = self.floor_bytes.checked_sub(bytes)?;
-        let start_bytes = align_down(self.base_address, highest_start, alignment)?;
+        let start_address = align_down(self.base_address + highest_start, alignment);
+        let start_bytes = start_address.checked_sub(self.base_address)?;
         if start_bytes < lowest_bytes {
             return None;
         }

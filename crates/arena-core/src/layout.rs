@@ -30,45 +30,43 @@ impl Span {
     }
 }
 
-/// The first offset at or after `offset` whose *address* is a multiple of `alignment`.
+/// The first multiple of `alignment` at or after `address`.
 ///
-/// Cannot overflow: a region ends at or below 2⁶³ ([`region_fits`]), so `base + offset` is at most
-/// 2⁶³, and an alignment is at most 2⁶².
+/// Cannot overflow for an address inside a region: that is at most 2⁶² ([`region_fits`]), which is
+/// itself a multiple of every alignment.
 #[inline]
 #[must_use]
-pub const fn align_up(base_address: u64, offset_bytes: u64, alignment: Alignment) -> u64 {
-    let low_bits = alignment.bytes() - 1;
-    ((base_address + offset_bytes + low_bits) & !low_bits) - base_address
+pub const fn align_up(address: u64, alignment: Alignment) -> u64 {
+    (address + alignment.low_bits()) & !alignment.low_bits()
 }
 
-/// The last offset at or before `offset` whose *address* is a multiple of `alignment`, or `None`
-/// where that lies before the base.
+/// The last multiple of `alignment` at or before `address`.
 #[inline]
 #[must_use]
-pub const fn align_down(base_address: u64, offset_bytes: u64, alignment: Alignment) -> Option<u64> {
-    let low_bits = alignment.bytes() - 1;
-    ((base_address + offset_bytes) & !low_bits).checked_sub(base_address)
+pub const fn align_down(address: u64, alignment: Alignment) -> u64 {
+    address & !alignment.low_bits()
 }
 
-/// Places `bytes` bytes at the first aligned offset from `cursor_bytes` on, if they end at or
-/// before `limit_bytes`. Only the start is rounded, never the size; an exact fit succeeds.
+/// Places `bytes` bytes at the first aligned address from `cursor_address` on, if they end at or
+/// before `limit_address`; gives their start and end. Only the start is rounded, never the size; an
+/// exact fit succeeds.
 ///
-/// An empty request never fits here: it takes no room, so its caller answers it without asking.
-/// That makes one comparison enough, and a limit of 0 refuses everything.
+/// `bytes` is at most [`MAX_BYTES`], as [`bytes_of`] makes sure. So the end cannot overflow: the
+/// rounded start is at most 2⁶². An empty request never fits here: it takes no room, so its caller
+/// answers it without asking. A limit of 0 refuses everything.
 #[inline]
 #[must_use]
 pub const fn fit(
-    base_address: u64,
-    cursor_bytes: u64,
-    limit_bytes: u64,
+    cursor_address: u64,
+    limit_address: u64,
     bytes: u64,
     alignment: Alignment,
-) -> Option<Span> {
-    let start_bytes = align_up(base_address, cursor_bytes, alignment);
-    // `bytes - 1 < room` is `0 < bytes <= room`: zero wraps round to the largest number. The sum
-    // cannot overflow then, for it is at most `limit_bytes`.
-    if bytes.wrapping_sub(1) < limit_bytes.saturating_sub(start_bytes) {
-        Some(Span { start_bytes, end_bytes: start_bytes + bytes })
+) -> Option<(u64, u64)> {
+    debug_assert!(bytes <= MAX_BYTES);
+    let start_address = align_up(cursor_address, alignment);
+    let end_address = start_address + bytes;
+    if end_address <= limit_address && bytes != 0 {
+        Some((start_address, end_address))
     } else {
         None
     }
@@ -78,7 +76,7 @@ pub const fn fit(
 #[must_use]
 pub const fn region_fits(base_address: u64, capacity_bytes: u64) -> bool {
     match base_address.checked_add(capacity_bytes) {
-        Some(end) => end <= 1 << 63 && capacity_bytes <= MAX_BYTES,
+        Some(end) => end <= 1 << 62 && capacity_bytes <= MAX_BYTES,
         None => false,
     }
 }
@@ -211,12 +209,13 @@ mod tests {
         }
     }
 
-    fn starts(base: u64, capacity: u64, requests: &[(u64, u64)]) -> Vec<Option<u64>> {
-        let mut cursor = 0;
+    /// The offsets at which requests are placed in a region at 512.
+    fn offsets(capacity: u64, requests: &[(u64, u64)]) -> Vec<Option<u64>> {
+        let mut cursor = 512;
         let place = |&(bytes, alignment): &(u64, u64)| {
-            let span = fit(base, cursor, capacity, bytes, align(alignment))?;
-            cursor = span.end_bytes;
-            Some(span.start_bytes)
+            let (start, end) = fit(cursor, 512 + capacity, bytes, align(alignment))?;
+            cursor = end;
+            Some(start - 512)
         };
         requests.iter().map(place).collect()
     }
@@ -234,23 +233,22 @@ mod tests {
     #[case::a_refused_request_moves_nothing(1000, &[(10, 1), (2000, 256), (10, 1)],
         &[Some(0), None, Some(10)])]
     #[case::near_the_largest_number(4096,
-        &[(200, 1), (u64::MAX, 1), (1 << 63, 1), (u64::MAX - 99, 256), (16, 256)],
+        &[(200, 1), (MAX_BYTES, 1), (MAX_BYTES, 256), (MAX_BYTES - 99, 256), (16, 256)],
         &[Some(0), None, None, None, Some(256)])]
     fn requests_are_placed_at_the_first_aligned_offset_that_fits(
         #[case] capacity: u64,
         #[case] requests: &[(u64, u64)],
         #[case] expected: &[Option<u64>],
     ) {
-        assert_eq!(starts(512, capacity, requests), expected);
+        assert_eq!(offsets(capacity, requests), expected);
     }
 
     // B003
     #[test]
     fn the_address_is_aligned_not_the_offset() {
         let base = (7 << 20) + 512;
-        assert_eq!(fit(base, 0, 1024, 8, align(1 << 20)), None);
-        let span = fit(base, 0, 2 << 20, 8, align(1 << 20)).unwrap();
-        assert_eq!(span.start_bytes, (1 << 20) - 512);
+        assert_eq!(fit(base, base + 1024, 8, align(1 << 20)), None);
+        assert_eq!(fit(base, base + (2 << 20), 8, align(1 << 20)), Some((8 << 20, (8 << 20) + 8)));
     }
 
     // B002
@@ -283,37 +281,32 @@ mod tests {
     proptest! {
         #[test]
         fn a_fit_is_aligned_tight_and_inside(
-            base in 0_u64..1 << 62,
-            cursor in 0_u64..1 << 40,
+            cursor in 0_u64..1 << 61,
             room in 0_u64..1 << 41,
-            bytes in prop_oneof![0_u64..1 << 20, any::<u64>()],
-            log in 0_u32..63,
+            bytes in prop_oneof![0_u64..1 << 20, 0..=MAX_BYTES],
+            log in 0_u32..62,
         ) {
             let alignment = align(1 << log);
             let limit = cursor + room;
             // The naive model works in 128 bits, where nothing can wrap.
-            let (wide_base, wide_align) = (u128::from(base), u128::from(alignment.bytes()));
-            let start = (wide_base + u128::from(cursor)).next_multiple_of(wide_align) - wide_base;
+            let start = u128::from(cursor).next_multiple_of(u128::from(alignment.bytes()));
             let end = start + u128::from(bytes);
             let expected = bytes > 0 && end <= u128::from(limit);
-            let found = fit(base, cursor, limit, bytes, alignment);
+            let found = fit(cursor, limit, bytes, alignment);
             prop_assert_eq!(found.is_some(), expected);
-            if let Some(span) = found {
-                prop_assert_eq!(u128::from(span.start_bytes), start);
-                prop_assert_eq!(u128::from(span.end_bytes), end);
+            if let Some((found_start, found_end)) = found {
+                prop_assert_eq!(u128::from(found_start), start);
+                prop_assert_eq!(u128::from(found_end), end);
             }
         }
 
         #[test]
-        fn aligning_down_then_up_never_passes_the_offset(
-            base in 0_u64..1 << 62, offset in 0_u64..1 << 40, log in 0_u32..63,
-        ) {
+        fn aligning_down_then_up_never_passes_the_address(address in 0_u64..=1 << 62, log in 0_u32..62) {
             let alignment = align(1 << log);
-            if let Some(down) = align_down(base, offset, alignment) {
-                prop_assert!(down <= offset && offset - down < alignment.bytes());
-                prop_assert!(alignment.divides(base + down));
-                prop_assert_eq!(align_up(base, down, alignment), down);
-            }
+            let down = align_down(address, alignment);
+            prop_assert!(down <= address && address - down < alignment.bytes());
+            prop_assert!(alignment.divides(down));
+            prop_assert_eq!(align_up(down, alignment), down);
         }
     }
 }

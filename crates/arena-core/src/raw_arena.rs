@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use crate::buffer::{Persistent, Transient};
-use crate::bytes::{Alignment, ByteSize, bytes_of};
+use crate::bytes::{Alignment, ByteSize, MAX_BYTES, bytes_of};
 use crate::demand::Demand;
 use crate::device::{Device, Host, Probe};
 use crate::error::Error;
@@ -149,8 +149,6 @@ impl<D: Device> RawArena<D> {
 
     /// A transient buffer of `len` elements with unspecified but initialised contents.
     ///
-    /// This is the hot path: a bump, one comparison, no lock, no heap, no dynamic call.
-    ///
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent).
@@ -160,21 +158,49 @@ impl<D: Device> RawArena<D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Transient<'_, T, D>, Error> {
+        match self.bump(len, alignment) {
+            Some(buffer) => Ok(buffer),
+            None => self.transient_slowly(len, alignment),
+        }
+    }
+
+    /// The hot path of [`transient`](Self::transient): a bump and two comparisons, no lock, no heap,
+    /// no dynamic call. `None` sends the request to [`transient_slowly`](Self::transient_slowly),
+    /// which knows why.
+    #[inline]
+    pub fn bump<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
+        let most = const { MAX_BYTES.checked_div(size_of::<T>() as u64) }.unwrap_or(0);
+        // One comparison for "empty" and for "too big": zero wraps round to the largest number.
+        if (len as u64).wrapping_sub(1) >= most {
+            return None;
+        }
         let alignment = alignment.max(Alignment::of::<T>());
-        let bytes = bytes_of::<T>(len)?;
-        let span = match self.zones.bump(bytes, alignment) {
-            Some(span) => span,
-            None => self.transient_slowly(bytes, alignment)?,
-        };
+        let address = self.zones.bump(len as u64 * size_of::<T>() as u64, alignment)?;
+        // SAFETY: as in `transient_slowly`.
+        Some(unsafe { Transient::new(address, len, self) })
+    }
+
+    /// A request that the hot path did not serve: it is empty, too big, does not fit, or somebody
+    /// watches.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent).
+    #[cold]
+    #[inline(never)]
+    pub fn transient_slowly<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        let span = self.place_slowly(bytes_of::<T>(len)?, alignment.max(Alignment::of::<T>()))?;
         // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
         // lies in the zones of this region. 3: the bump gives no byte twice unless the cursor goes
         // back, and whoever lets it go back answers for the buffers above.
         Ok(unsafe { Transient::new(self.address_of(span), len, self) })
     }
 
-    #[cold]
-    #[inline(never)]
-    fn transient_slowly(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
+    fn place_slowly(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
         self.take_deferred()?;
         let before = self.checkpoint();
         let span = self.zones.bump_checked(bytes, alignment)?;
@@ -188,9 +214,14 @@ impl<D: Device> RawArena<D> {
         Ok(span)
     }
 
-    #[inline]
     fn address_of(&self, span: Span) -> u64 {
-        self.region.base_address() + span.start_bytes
+        self.zones.base_address() + span.start_bytes
+    }
+
+    /// An address of this region as an offset from its base.
+    #[inline]
+    pub(crate) fn offset_of(&self, address: u64) -> u64 {
+        address - self.zones.base_address()
     }
 
     // --- the way back -------------------------------------------------------------------------
@@ -318,7 +349,7 @@ impl<D: Device> RawArena<D> {
     #[inline]
     pub(crate) fn note_drop(&self, address: u64) {
         if self.logs.get() {
-            self.log_event(Event::Drop { offset_bytes: address - self.region.base_address() });
+            self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
         }
     }
 

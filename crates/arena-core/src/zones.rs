@@ -16,16 +16,24 @@ use std::cell::{Cell, RefCell};
 use crate::bytes::Alignment;
 use crate::error::{Error, ErrorKind, Exhausted};
 use crate::kept::KeptZone;
-use crate::layout::{Span, align_up, fit};
+use crate::layout::{Span, align_down, align_up, fit};
 
-/// The zones of one region, as offsets from its base in bytes.
+/// How far ahead of itself the cursor is kept: the low bits of the default alignment, so that
+/// rounding it up is a single `and`. What one request waits for of the one before is the length of
+/// the hot path; this makes it two operations.
+const AHEAD: u64 = Alignment::DEFAULT.low_bits();
+
+/// The zones of one region. What the hot path needs is kept as addresses, the rest as offsets from
+/// the base in bytes.
 #[derive(Debug)]
 pub(crate) struct Zones {
     base_address: u64,
     capacity_bytes: u64,
-    cursor: Cell<u64>,
-    /// What the fast path may fill: the kept floor, or 0 to send every request the slow way.
-    limit: Cell<u64>,
+    /// The cursor's address + [`AHEAD`].
+    cursor_ahead: Cell<u64>,
+    /// What the fast path may fill: up to the kept floor's address + [`AHEAD`], or 0 to send every
+    /// request the slow way.
+    limit_ahead: Cell<u64>,
     fast_path: Cell<bool>,
     mark: Cell<Option<u64>>,
     peak: Cell<u64>,
@@ -38,8 +46,8 @@ impl Zones {
         Self {
             base_address,
             capacity_bytes,
-            cursor: Cell::new(0),
-            limit: Cell::new(capacity_bytes),
+            cursor_ahead: Cell::new(base_address + AHEAD),
+            limit_ahead: Cell::new(base_address + capacity_bytes + AHEAD),
             fast_path: Cell::new(true),
             mark: Cell::new(None),
             peak: Cell::new(0),
@@ -52,13 +60,25 @@ impl Zones {
     }
 
     #[inline]
+    pub(crate) fn base_address(&self) -> u64 {
+        self.base_address
+    }
+
+    fn cursor_address(&self) -> u64 {
+        self.cursor_ahead.get() - AHEAD
+    }
+
+    fn set_cursor_address(&self, address: u64) {
+        self.cursor_ahead.set(address + AHEAD);
+    }
+
     pub(crate) fn cursor_bytes(&self) -> u64 {
-        self.cursor.get()
+        self.cursor_address() - self.base_address
     }
 
     /// The mark, or where it would be if it were set now.
     pub(crate) fn mark_bytes(&self) -> u64 {
-        self.mark.get().unwrap_or_else(|| self.cursor.get())
+        self.mark.get().unwrap_or_else(|| self.cursor_bytes())
     }
 
     pub(crate) fn mark_is_set(&self) -> bool {
@@ -67,7 +87,7 @@ impl Zones {
 
     /// The highest cursor ever.
     pub(crate) fn peak_bytes(&self) -> u64 {
-        self.peak.get().max(self.cursor.get())
+        self.peak.get().max(self.cursor_bytes())
     }
 
     pub(crate) fn kept_bytes(&self) -> u64 {
@@ -83,32 +103,44 @@ impl Zones {
         if let Some(mark_bytes) = self.mark.get() {
             return Err(ErrorKind::MarkAlreadySet { mark_bytes }.into());
         }
-        self.mark.set(Some(self.cursor.get()));
+        self.mark.set(Some(self.cursor_bytes()));
         Ok(())
     }
 
-    /// The hot path: the next `bytes` bytes above the cursor, or `None` if the slow path must
-    /// look at the request (it is empty, it does not fit, or somebody watches).
+    /// The hot path: the address of the next `bytes` bytes above the cursor, or `None` if the slow
+    /// path must look at the request (it does not fit, or somebody watches). It agrees with
+    /// [`fit`](crate::layout::fit) for 0 < `bytes` <= [`MAX_BYTES`](crate::bytes::MAX_BYTES).
     #[inline]
-    pub(crate) fn bump(&self, bytes: u64, alignment: Alignment) -> Option<Span> {
-        let span = fit(self.base_address, self.cursor.get(), self.limit.get(), bytes, alignment)?;
-        self.cursor.set(span.end_bytes);
-        Some(span)
+    pub(crate) fn bump(&self, bytes: u64, alignment: Alignment) -> Option<u64> {
+        // `cursor + low_bits`, from a cursor that is `AHEAD` already: nothing is left to add for the
+        // default alignment. As in `fit` the start is at most 2⁶² and `bytes` below 2⁶³, so the end
+        // stays in range with room for `AHEAD`.
+        let reach = self.cursor_ahead.get().wrapping_add(alignment.low_bits().wrapping_sub(AHEAD));
+        let start_address = align_down(reach, alignment);
+        let end_ahead = start_address + (bytes + AHEAD);
+        if end_ahead > self.limit_ahead.get() {
+            return None;
+        }
+        self.cursor_ahead.set(end_ahead);
+        Some(start_address)
     }
 
     /// The same with the real limit, and with the error. Empty requests take no room.
     #[cold]
     pub(crate) fn bump_checked(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
+        let (cursor, floor) = (self.cursor_address(), self.base_address + self.floor_bytes());
         if bytes == 0 {
-            return Ok(self.empty_span(alignment));
+            // Where an empty buffer points to is aligned, and may lie past the region's end.
+            let start_bytes = align_up(cursor, alignment) - self.base_address;
+            return Ok(Span { start_bytes, end_bytes: start_bytes });
         }
-        match fit(self.base_address, self.cursor.get(), self.floor_bytes(), bytes, alignment) {
-            Some(span) => {
-                self.cursor.set(span.end_bytes);
-                Ok(span)
-            }
-            None => Err(self.exhausted(bytes, alignment).into()),
-        }
+        let (start_address, end_address) =
+            fit(cursor, floor, bytes, alignment).ok_or_else(|| self.exhausted(bytes, alignment))?;
+        self.set_cursor_address(end_address);
+        Ok(Span {
+            start_bytes: start_address - self.base_address,
+            end_bytes: end_address - self.base_address,
+        })
     }
 
     /// Room for a persistent buffer: above the cursor before the mark is set, kept afterwards.
@@ -121,7 +153,7 @@ impl Zones {
         if bytes == 0 || !self.mark_is_set() {
             return Ok((self.bump_checked(bytes, alignment)?, false));
         }
-        let placed = self.kept.borrow_mut().place(bytes, alignment, self.cursor.get());
+        let placed = self.kept.borrow_mut().place(bytes, alignment, self.cursor_bytes());
         match placed {
             Some(span) => {
                 self.follow_floor();
@@ -140,7 +172,8 @@ impl Zones {
     /// Moves the cursor back to `to_bytes`, but never below the mark.
     pub(crate) fn rewind(&self, to_bytes: u64) {
         self.peak.set(self.peak_bytes());
-        self.cursor.set(to_bytes.max(self.mark_bytes()).min(self.cursor.get()));
+        let to_bytes = to_bytes.max(self.mark_bytes()).min(self.cursor_bytes());
+        self.set_cursor_address(self.base_address + to_bytes);
     }
 
     /// Opens or bars the fast path.
@@ -150,21 +183,17 @@ impl Zones {
     }
 
     fn follow_floor(&self) {
-        self.limit.set(if self.fast_path.get() { self.floor_bytes() } else { 0 });
-    }
-
-    /// Where an empty buffer points to: an aligned offset, which may lie past the end.
-    fn empty_span(&self, alignment: Alignment) -> Span {
-        let at = align_up(self.base_address, self.cursor.get(), alignment);
-        Span { start_bytes: at, end_bytes: at }
+        let floor_address = self.base_address + self.floor_bytes();
+        self.limit_ahead.set(if self.fast_path.get() { floor_address + AHEAD } else { 0 });
     }
 
     fn exhausted(&self, asked_bytes: u64, alignment: Alignment) -> Exhausted {
-        let used_bytes = self.cursor.get();
+        let used_bytes = self.cursor_bytes();
         let free_bytes = self.floor_bytes() - used_bytes;
         // The request from the cursor on, its padding included, against what is free.
-        let start = align_up(self.base_address, used_bytes, alignment);
-        let needed_bytes = (start - used_bytes).saturating_add(asked_bytes);
+        let cursor = self.cursor_address();
+        let padding_bytes = align_up(cursor, alignment) - cursor;
+        let needed_bytes = padding_bytes.saturating_add(asked_bytes);
         Exhausted {
             asked_bytes,
             alignment,
@@ -194,7 +223,7 @@ mod tests {
             zones.set_mark().unwrap_err().kind(),
             ErrorKind::MarkAlreadySet { mark_bytes: 300 }
         ));
-        assert_eq!(zones.bump(10, A256).unwrap().start_bytes, 512);
+        assert_eq!(zones.bump(10, A256), Some(512));
         zones.rewind(0);
         assert_eq!((zones.cursor_bytes(), zones.peak_bytes()), (300, 522));
     }
@@ -222,10 +251,11 @@ mod tests {
         assert!(kept);
         assert_eq!((span.start_bytes, zones.mark_bytes(), zones.cursor_bytes()), (3840, 256, 356));
         // The bump stops at the new floor, exactly.
-        assert_eq!(zones.bump(3328, A256).unwrap().end_bytes, 3840);
+        assert_eq!(zones.bump(3328, A256), Some(512));
+        assert_eq!(zones.cursor_bytes(), 3840);
         assert!(zones.bump(1, Alignment::ONE).is_none());
         zones.give_back_kept(span);
-        assert_eq!(zones.bump(256, A256).unwrap().end_bytes, 4096);
+        assert_eq!(zones.bump(256, A256), Some(3840));
     }
 
     #[test]

@@ -28,7 +28,6 @@ pub struct Arena<D: Device = Host> {
 pub struct ArenaBuilder<D> {
     device: D,
     capacity: ByteSize,
-    alignment: Alignment,
     reset: Reset,
     host_bump: ByteSize,
 }
@@ -39,13 +38,6 @@ impl<D: Device> ArenaBuilder<D> {
     #[must_use]
     pub const fn capacity(mut self, capacity: ByteSize) -> Self {
         self.capacity = capacity;
-        self
-    }
-
-    /// The alignment of a buffer that asks for none: 256 bytes unless set here.
-    #[must_use]
-    pub const fn alignment(mut self, alignment: Alignment) -> Self {
-        self.alignment = alignment;
         self
     }
 
@@ -74,7 +66,7 @@ impl<D: Device> ArenaBuilder<D> {
     pub fn build(self) -> Result<Arena<D>, Error> {
         let raw = RawArena::new(self.device, self.capacity)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
-        Ok(Arena { state: State::new(raw, self.alignment, self.reset, host_bump_bytes) })
+        Ok(Arena { state: State::new(raw, self.reset, host_bump_bytes) })
     }
 }
 
@@ -85,7 +77,6 @@ impl<D: Device> Arena<D> {
         ArenaBuilder {
             device,
             capacity: ByteSize::bytes_exact(0),
-            alignment: Alignment::DEFAULT,
             reset: Reset::Keep,
             host_bump: ByteSize::kib(16),
         }
@@ -102,7 +93,7 @@ impl<D: Device> Arena<D> {
     /// [`ErrorKind::TooBig`](arena_core::ErrorKind::TooBig) when it never can, or an error that an
     /// earlier close left behind.
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
-        self.state.raw.persistent(len, self.state.alignment)
+        self.state.raw.persistent(len, Alignment::DEFAULT)
     }
 
     /// [`persistent`](Self::persistent), filled with zero bytes in stream order.

@@ -36,7 +36,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- buffers ------------------------------------------------------------------------------
 
-    /// A buffer of `len` elements, aligned as the arena's default says (256 bytes), with unspecified
+    /// A buffer of `len` elements, aligned to 256 bytes, with unspecified
     /// but initialised contents.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// ```
     #[inline]
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
-        self.state.alloc(len, self.state.alignment, self.depth)
+        self.state.alloc(len, Alignment::DEFAULT, self.depth)
     }
 
     /// [`alloc`](Self::alloc) with an alignment for this buffer alone; that of `T` is the least.
@@ -115,7 +115,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`alloc`](Self::alloc).
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
-        let made = self.state.raw.persistent(len, self.state.alignment);
+        let made = self.state.raw.persistent(len, Alignment::DEFAULT);
         made.map_err(|error| self.state.in_scope(error, self.depth))
     }
 

@@ -39,23 +39,24 @@ impl Running {
     /// hashing (Knuth, The Art of Computer Programming 3, 6.4).
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// Adds a request: one multiply. The rotation brings the well mixed high bits down, so that the
-    /// order of requests counts.
+    /// Adds a request: one multiply, off the chain that the hash itself is. The rotation makes the
+    /// order of requests count.
     #[inline]
     pub(crate) fn add(&self, offset_bytes: u64, bytes: u64, alignment: Alignment, depth: u32) {
-        // An alignment is a power of two and the depth is small: multiplying spreads both anyway.
-        let request = offset_bytes
-            ^ bytes.rotate_left(24)
-            ^ alignment.bytes().rotate_left(48)
-            ^ u64::from(depth).rotate_left(56);
-        let mixed = (self.hash.get() ^ request).wrapping_mul(Self::MULTIPLIER);
-        self.hash.set(mixed.rotate_left(29));
+        // From one cursor on, a larger alignment gives an offset at least as large, so the sum of
+        // the offset and the low bits tells the two apart.
+        let placed = offset_bytes + alignment.low_bits();
+        let request = placed ^ bytes.rotate_left(32) ^ u64::from(depth).rotate_left(56);
+        let mixed = request.wrapping_mul(Self::MULTIPLIER);
+        self.hash.set(self.hash.get().rotate_left(29) ^ mixed);
         self.requests.set(self.requests.get() + 1);
-        self.largest_bytes.set(self.largest_bytes.get().max(bytes));
+        if bytes > self.largest_bytes.get() {
+            self.largest_bytes.set(bytes);
+        }
     }
 
     pub(crate) fn restart(&self) {
-        self.hash.set(0);
+        self.hash.set(Self::MULTIPLIER);
         self.requests.set(0);
         self.largest_bytes.set(0);
     }

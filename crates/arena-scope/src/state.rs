@@ -22,7 +22,6 @@ use crate::step_bump::StepBumps;
 
 pub(crate) struct State<D: Device> {
     pub(crate) raw: RawArena<D>,
-    pub(crate) alignment: Alignment,
     reset: Reset,
     frames: RefCell<Vec<Frame>>,
     running: Running,
@@ -47,15 +46,9 @@ struct Frame {
 }
 
 impl<D: Device> State<D> {
-    pub(crate) fn new(
-        raw: RawArena<D>,
-        alignment: Alignment,
-        reset: Reset,
-        step_bump_bytes: usize,
-    ) -> Self {
+    pub(crate) fn new(raw: RawArena<D>, reset: Reset, step_bump_bytes: usize) -> Self {
         Self {
             raw,
-            alignment,
             reset,
             frames: RefCell::new(Vec::with_capacity(8)),
             running: Running::default(),
@@ -223,14 +216,37 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        match self.raw.transient::<T>(len, alignment) {
+        match self.raw.bump::<T>(len, alignment) {
+            Some(buffer) => {
+                self.sign(&buffer, alignment, depth);
+                Ok(buffer)
+            }
+            None => self.alloc_slowly(len, alignment, depth),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slowly<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        match self.raw.transient_slowly::<T>(len, alignment) {
             Ok(buffer) => {
-                let bytes = len as u64 * size_of::<T>() as u64;
-                self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
+                self.sign(&buffer, alignment, depth);
                 Ok(buffer)
             }
             Err(error) => Err(self.in_scope(error, depth)),
         }
+    }
+
+    #[inline]
+    fn sign<T: Pod>(&self, buffer: &Transient<'_, T, D>, alignment: Alignment, depth: u32) {
+        // In range: the buffer lies in a region.
+        let bytes = buffer.len() as u64 * size_of::<T>() as u64;
+        self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
     }
 
     /// Adds what the scope knows to an error.
@@ -250,7 +266,7 @@ impl<D: Device> State<D> {
 
     /// A kept buffer with the contents of a view, copied on the device.
     pub(crate) fn promote<T: Pod>(&self, view: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
-        let mut kept = self.raw.persistent(view.len(), self.alignment)?;
+        let mut kept = self.raw.persistent(view.len(), Alignment::DEFAULT)?;
         kept.view_mut().copy_from(view)?;
         Ok(kept)
     }

@@ -64,7 +64,7 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     #[must_use]
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
-        self.address - self.arena.region().base_address()
+        self.arena.offset_of(self.address)
     }
 
     /// Shared access. A view keeps its buffer alive.

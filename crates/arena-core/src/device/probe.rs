@@ -5,7 +5,7 @@ use crate::bytes::Alignment;
 use crate::error::{DeviceError, Error, ErrorKind};
 use crate::layout::region_fits;
 
-/// A device that has addresses but no memory behind them, and so any capacity that fits 2⁶³.
+/// A device that has addresses but no memory behind them, and so any capacity that fits 2⁶².
 ///
 /// A program runs on it for its shapes alone: fill and copies do nothing, reading gives zeros, and
 /// an arena on it tells the smallest capacity that serves the same requests
@@ -39,9 +39,9 @@ impl Probe {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooBig`] for an address above 2⁶², which leaves no room for a region.
+    /// [`ErrorKind::TooBig`] for an address above 2⁶¹, which leaves no room for a region.
     pub fn at(base_address: u64) -> Result<Self, Error> {
-        if base_address > 1 << 62 {
+        if base_address > 1 << 61 {
             return Err(ErrorKind::TooBig { elements: base_address, element_bytes: 1 }.into());
         }
         Ok(Self { base_address, stands_for: None })
@@ -68,7 +68,7 @@ unsafe impl Device for Probe {
 
     fn base_alignment(&self) -> Alignment {
         // The lowest bit of the address, which is the largest power of two that divides it.
-        Alignment::new(1 << self.base_address.trailing_zeros().min(62)).unwrap_or(Alignment::MAX)
+        Alignment::new(1 << self.base_address.trailing_zeros().min(61)).unwrap_or(Alignment::MAX)
     }
 
     fn obtain(&self, bytes: u64) -> Result<Obtained<()>, DeviceError> {

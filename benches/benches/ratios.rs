@@ -1,0 +1,59 @@
+//! The ratios of `docs/measurements.md`: this arena's time over a peer's, pair by pair, so that a
+//! drift of the machine's speed falls out. Prints the median and the spread for each trace.
+
+use std::time::Instant;
+
+use arena_benches::trace::{self, Step};
+use arena_benches::workload::{Allocator, Watermark};
+
+const PAIRS: usize = 41;
+/// Each half of a pair runs for about this many allocations.
+const ALLOCATIONS: usize = 400_000;
+
+fn seconds(rounds: usize, mut run: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..rounds {
+        run();
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// Nanoseconds per allocation of this arena, and its ratio to the peer: (median, min, max).
+fn pairs(step: &Step, mut ours: impl FnMut(), mut peer: impl FnMut()) -> (f64, [f64; 3]) {
+    let rounds = ALLOCATIONS.div_ceil(step.slots);
+    seconds(rounds, &mut ours);
+    seconds(rounds, &mut peer);
+    let (mut times, mut ratios) = (Vec::new(), Vec::new());
+    for _ in 0..PAIRS {
+        let (our_seconds, peer_seconds) = (seconds(rounds, &mut ours), seconds(rounds, &mut peer));
+        times.push(our_seconds * 1e9 / (rounds * step.slots) as f64);
+        ratios.push(our_seconds / peer_seconds);
+    }
+    times.sort_by(f64::total_cmp);
+    ratios.sort_by(f64::total_cmp);
+    (times[PAIRS / 2], [ratios[PAIRS / 2], ratios[0], ratios[PAIRS - 1]])
+}
+
+fn against<P: Allocator>(step: &Step) {
+    let sizes = step.sizes();
+    let (mut ours, mut peer) =
+        (Watermark::presized(step.sum_bytes()), P::presized(step.sum_bytes()));
+    let report = |what: &str, (nanoseconds, [median, min, max]): (f64, [f64; 3])| {
+        println!(
+            "{:<15} {:<15} {:>6} allocations  {nanoseconds:>6.2} ns  {median:>5.2}x of {:<10} ({min:.2} to {max:.2})",
+            step.name,
+            what,
+            step.slots,
+            P::NAME
+        );
+    };
+    report("allocate", pairs(step, || ours.allocate(&sizes), || peer.allocate(&sizes)));
+    report("step_with_drops", pairs(step, || ours.step(step), || peer.step(step)));
+}
+
+fn main() {
+    for step in trace::all().expect("the traces are in the repository") {
+        against::<bumpalo::Bump>(&step);
+        against::<bump_scope::Bump>(&step);
+    }
+}
