@@ -9,6 +9,7 @@
 //! `train` runs the real MNIST from `data/mnist` and prints the test accuracy.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use arena_train::backend::host::{
     softmax_cross_entropy_gradient,
 };
 use arena_train::data::{Mnist, fill_batch, shuffled_order};
-use arena_train::init::he_uniform;
+use arena_train::init::{LOGITS_SCALE, he_uniform};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -68,21 +69,52 @@ impl Shapes {
     }
 }
 
+/// Elements aligned to a cache line, as an arena's buffers are: the vector loads of a kernel then
+/// do not straddle lines.
+struct Aligned {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+impl Aligned {
+    fn zeros(len: usize) -> Self {
+        Self { lines: vec![Line([0.0; 16]); len.div_ceil(16)], len }
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &bytemuck::cast_slice(&self.lines)[..self.len]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+    }
+}
+
 /// Every buffer of a step, for the largest batch.
 struct Buffers {
-    input: Vec<f32>,
+    input: Aligned,
     labels: Vec<u32>,
-    pooled1: Vec<f32>,
+    pooled1: Aligned,
     routes1: Vec<u8>,
-    pooled2: Vec<f32>,
+    pooled2: Aligned,
     routes2: Vec<u8>,
-    hidden: Vec<f32>,
-    logits: Vec<f32>,
-    logits_gradient: Vec<f32>,
-    hidden_gradient: Vec<f32>,
-    pooled2_gradient: Vec<f32>,
-    pooled1_gradient: Vec<f32>,
-    workspace: Vec<f32>,
+    hidden: Aligned,
+    logits: Aligned,
+    logits_gradient: Aligned,
+    hidden_gradient: Aligned,
+    pooled2_gradient: Aligned,
+    pooled1_gradient: Aligned,
+    workspace: Aligned,
 }
 
 impl Buffers {
@@ -96,28 +128,28 @@ impl Buffers {
             conv_input_gradient_workspace_len(&s.conv2, threads)?,
         ];
         Ok(Self {
-            input: vec![0.0; s.conv1.input_len()],
+            input: Aligned::zeros(s.conv1.input_len()),
             labels: vec![0; batch],
-            pooled1: vec![0.0; s.conv1.output_len()],
+            pooled1: Aligned::zeros(s.conv1.output_len()),
             routes1: vec![0; s.conv1.output_len()],
-            pooled2: vec![0.0; s.conv2.output_len()],
+            pooled2: Aligned::zeros(s.conv2.output_len()),
             routes2: vec![0; s.conv2.output_len()],
-            hidden: vec![0.0; s.hidden.output_len()],
-            logits: vec![0.0; s.logits.output_len()],
-            logits_gradient: vec![0.0; s.logits.output_len()],
-            hidden_gradient: vec![0.0; s.hidden.output_len()],
-            pooled2_gradient: vec![0.0; s.hidden.input_len()],
-            pooled1_gradient: vec![0.0; s.conv2.input_len()],
-            workspace: vec![0.0; workspace.into_iter().max().unwrap_or(0)],
+            hidden: Aligned::zeros(s.hidden.output_len()),
+            logits: Aligned::zeros(s.logits.output_len()),
+            logits_gradient: Aligned::zeros(s.logits.output_len()),
+            hidden_gradient: Aligned::zeros(s.hidden.output_len()),
+            pooled2_gradient: Aligned::zeros(s.hidden.input_len()),
+            pooled1_gradient: Aligned::zeros(s.conv2.input_len()),
+            workspace: Aligned::zeros(workspace.into_iter().max().unwrap_or(0)),
         })
     }
 }
 
 struct Model {
-    parameters: Vec<Vec<f32>>,
-    gradients: Vec<Vec<f32>>,
-    first_moments: Vec<Vec<f32>>,
-    second_moments: Vec<Vec<f32>>,
+    parameters: Vec<Aligned>,
+    gradients: Vec<Aligned>,
+    first_moments: Vec<Aligned>,
+    second_moments: Vec<Aligned>,
     threads: usize,
     steps: u64,
 }
@@ -142,11 +174,12 @@ fn timed<T>(times: &mut Option<Times>, name: &'static str, run: impl FnOnce() ->
 
 impl Model {
     fn new(seed: u64, threads: usize) -> Self {
-        let zeros = || PARAMETERS.map(|(len, _)| vec![0.0; len]).to_vec();
+        let zeros = || Vec::from(PARAMETERS.map(|(len, _)| Aligned::zeros(len)));
         let mut parameters = zeros();
         for ((stream, values), (_, fan_in)) in (0..).zip(&mut parameters).zip(PARAMETERS) {
             if fan_in > 0 {
-                he_uniform(seed, stream, fan_in, values);
+                let scale = if stream == 6 { LOGITS_SCALE } else { 1.0 };
+                he_uniform(seed, stream, fan_in, scale, values);
             }
         }
         Self {
@@ -453,13 +486,9 @@ fn train(seed: u64, threads: usize, optimizer: Optimizer, epochs: u64) -> Result
     Ok(())
 }
 
-/// The optimizer with its rate for a run's `progress` from 0 to 1.
+/// The optimizer with a rate that falls in a line from its own to zero over the run.
 fn scheduled(optimizer: Optimizer, progress: f32) -> Optimizer {
-    let factor = match std::env::var("SCHEDULE").as_deref() {
-        Ok("linear") => 1.0 - progress,
-        Ok("cosine") => 0.5 * (1.0 + (std::f32::consts::PI * progress).cos()),
-        _ => 1.0,
-    };
+    let factor = 1.0 - progress;
     match optimizer {
         Optimizer::Sgd(config) => {
             Optimizer::Sgd(SgdConfig { learning_rate: config.learning_rate * factor, ..config })
@@ -489,7 +518,7 @@ fn main() -> Result<(), Error> {
                     momentum: 0.9,
                 }),
                 _ => Optimizer::Adam(AdamConfig {
-                    learning_rate: number(4, 1e-3)? as f32,
+                    learning_rate: number(4, 2e-3)? as f32,
                     ..AdamConfig::default()
                 }),
             };

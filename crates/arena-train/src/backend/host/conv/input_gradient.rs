@@ -153,8 +153,7 @@ fn sort_by_pixel(
     for ((routes, gradient), ends) in windows.zip(ends[1..].chunks_exact_mut(4)) {
         // Counting sort by route; closed routes are counted last and not kept.
         let mut counts = [0_u32; 8];
-        for (route, value) in routes.iter().zip(gradient) {
-            let route = if *value == 0.0 { CLOSED } else { *route };
+        for route in routes {
             counts[usize::from(route & 7)] += 1;
         }
         let mut starts = [0_u32; 8];
@@ -166,7 +165,7 @@ fn sort_by_pixel(
         let mut offset = 0;
         for (route, value) in routes.iter().zip(gradient) {
             let route = usize::from(route & 7);
-            if route < usize::from(CLOSED) && *value != 0.0 {
+            if route < usize::from(CLOSED) {
                 list[starts[route] as usize] = OpenRoute { value: *value, offset };
                 starts[route] += 1;
             }

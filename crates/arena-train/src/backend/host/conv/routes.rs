@@ -30,21 +30,46 @@ pub(super) fn list_channel(
     list: &mut [OpenRoute],
 ) -> usize {
     let (pixel, row) = (shape.in_channels, shape.row_len());
-    let shifts = [0, pixel, row, row + pixel];
+    let shifts = [0, pixel, row, row + pixel].map(|shift| shift as u32);
+    let channels = shape.out_channels;
+    let mut windows = routes.chunks_exact(channels).zip(gradient.chunks_exact(channels));
     let mut open = 0;
-    let mut at = channel;
     for window_row in 0..shape.out_rows() {
-        let mut origin = 2 * window_row * row;
-        for _ in 0..shape.out_cols() {
-            let (route, value) = (routes[at], gradient[at]);
+        // `ConvShape::check` holds every offset below 2^32.
+        let mut origin = (2 * window_row * row) as u32;
+        for (routes, gradient) in windows.by_ref().take(shape.out_cols()) {
+            let route = routes[channel];
             // Always written, kept only if open: a branch here would be mispredicted half the time.
-            let shift = shifts[usize::from(route & 3)];
-            // `ConvShape::check` holds every offset below 2^32.
-            list[open] = OpenRoute { value, offset: (origin + shift) as u32 };
-            open += usize::from((route != CLOSED) & (value != 0.0));
-            at += shape.out_channels;
-            origin += 2 * pixel;
+            let offset = origin + shifts[usize::from(route & 3)];
+            list[open] = OpenRoute { value: gradient[channel], offset };
+            open += usize::from(route != CLOSED);
+            origin += 2 * pixel as u32;
         }
     }
     open
+}
+
+/// Adds to `sums` the gradients that the open routes of one image pass, for the channels from
+/// `first` on: the bias's gradient.
+#[inline(always)]
+pub(super) fn add_open(
+    shape: &ConvShape,
+    first: usize,
+    routes: &[u8],
+    gradient: &[f32],
+    partial: &mut [f32],
+    sums: &mut [f32],
+) {
+    let channels = shape.out_channels;
+    // Image by image, so that the rounding errors of a long sum do not pile up.
+    partial.fill(0.0);
+    for (routes, gradient) in routes.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
+        let gradient = gradient[first..].iter().zip(&routes[first..]);
+        for (sum, (value, route)) in partial.iter_mut().zip(gradient) {
+            *sum += if *route == CLOSED { 0.0 } else { *value };
+        }
+    }
+    for (sum, partial) in sums.iter_mut().zip(partial) {
+        *sum += *partial;
+    }
 }

@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::routes::{ENTRY_LEN, OpenRoute, list_channel};
+use super::routes::{ENTRY_LEN, OpenRoute, add_open, list_channel};
 use crate::backend::host::error::{KernelError, check_len, check_workspace};
 use crate::backend::host::shape::ConvShape;
 use crate::backend::host::split::{part_count, part_len};
@@ -15,9 +15,14 @@ const GROUP: usize = 2;
 /// Widest vector in `f32` elements: what a load at an image's end may read beyond it.
 const MAX_LANES: usize = 16;
 
-/// The workspace of one part: lists of open routes, padded images, padded filter sums.
+/// Elements of a vector that suits the short runs of a one-channel image.
+const NARROW_LANES: usize = 8;
+
+/// The workspace of one part: lists of open routes, one image's bias sums, padded images, padded
+/// filter sums.
 struct PartLens {
     list: usize,
+    bias: usize,
     images: usize,
     sums: usize,
 }
@@ -27,10 +32,11 @@ impl PartLens {
         let windows = shape.out_rows() * shape.out_cols();
         let list = GROUP * (windows + 1) * ENTRY_LEN;
         if shape.run_len().is_multiple_of(MAX_LANES) {
-            Self { list, images: 0, sums: 0 }
+            Self { list, bias: channels, images: 0, sums: 0 }
         } else {
             Self {
                 list,
+                bias: channels,
                 images: GROUP * (shape.image_len() + MAX_LANES),
                 sums: channels * shape.kernel * shape.run_len().next_multiple_of(MAX_LANES),
             }
@@ -38,7 +44,7 @@ impl PartLens {
     }
 
     fn total(&self) -> usize {
-        self.list + self.images + self.sums
+        self.list + self.bias + self.images + self.sums
     }
 }
 
@@ -97,8 +103,10 @@ pub fn conv_weight_gradient(
         .enumerate()
         .for_each(|(part, ((weight_gradient, bias_gradient), workspace))| {
             let (list, workspace) = workspace.split_at_mut(lens.list);
+            let (bias_partial, workspace) = workspace.split_at_mut(lens.bias);
             let (images, sums) = workspace.split_at_mut(lens.images);
-            arch.dispatch(WeightGradient {
+            let bias_channels = bias_gradient.len();
+            let work = WeightGradient {
                 shape,
                 first_channel: part * channels,
                 input,
@@ -107,11 +115,27 @@ pub fn conv_weight_gradient(
                 weight_gradient,
                 bias_gradient,
                 lists: bytemuck::cast_slice_mut(list),
+                bias_partial: &mut bias_partial[..bias_channels],
                 images,
                 sums,
-            });
+            };
+            if shape.run_len() <= NARROW_LANES {
+                dispatch_narrow(arch, work);
+            } else {
+                arch.dispatch(work);
+            }
         });
     Ok(())
+}
+
+/// Runs with vectors of [`NARROW_LANES`] elements where the processor has them: for shorter runs a
+/// wider vector would only add more lanes to throw away and straddle more cache lines.
+fn dispatch_narrow(arch: Arch, work: WeightGradient<'_>) {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    if let Some(simd) = pulp::x86::V3::try_new() {
+        return Simd::vectorize(simd, work);
+    }
+    arch.dispatch(work);
 }
 
 struct WeightGradient<'a> {
@@ -123,6 +147,7 @@ struct WeightGradient<'a> {
     weight_gradient: &'a mut [f32],
     bias_gradient: &'a mut [f32],
     lists: &'a mut [OpenRoute],
+    bias_partial: &'a mut [f32],
     images: &'a mut [f32],
     sums: &'a mut [f32],
 }
@@ -135,6 +160,13 @@ impl WithSimd for WeightGradient<'_> {
         let shape = self.shape;
         let run_len = shape.run_len();
         self.bias_gradient.fill(0.0);
+        let out_len = shape.out_image_len();
+        let images =
+            self.routes.chunks_exact(out_len).zip(self.output_gradient.chunks_exact(out_len));
+        for (routes, gradient) in images {
+            let (partial, sums) = (&mut *self.bias_partial, &mut *self.bias_gradient);
+            add_open(shape, self.first_channel, routes, gradient, partial, sums);
+        }
         if run_len.is_multiple_of(S::F32_LANES) {
             // Each row of a filter is a whole number of vectors: sum where the result belongs.
             self.weight_gradient.fill(0.0);
@@ -156,7 +188,6 @@ impl WithSimd for WeightGradient<'_> {
                         run_stride: run_len,
                     },
                     self.weight_gradient,
-                    self.bias_gradient,
                     self.lists,
                 );
             }
@@ -192,7 +223,6 @@ impl WithSimd for WeightGradient<'_> {
                         run_stride,
                     },
                     sums,
-                    self.bias_gradient,
                     self.lists,
                 );
             }
@@ -224,14 +254,13 @@ fn accumulate_group<S: Simd>(
     simd: S,
     group: &Group<'_>,
     sums: &mut [f32],
-    bias_sums: &mut [f32],
     lists: &mut [OpenRoute],
 ) {
     let shape = group.shape;
     let out_len = shape.out_image_len();
     let capacity = shape.out_rows() * shape.out_cols() + 1;
     let filters = sums.chunks_exact_mut(shape.kernel * group.run_stride);
-    for (channel, (filter, bias_sum)) in filters.zip(bias_sums).enumerate() {
+    for (channel, filter) in filters.enumerate() {
         let mut counts = [0; GROUP];
         for image in 0..group.count {
             let at = (group.first_image + image) * out_len;
@@ -243,8 +272,6 @@ fn accumulate_group<S: Simd>(
                 &group.output_gradient[at..][..out_len],
                 list,
             );
-            // Summed image by image, so that the sum's error grows with neither count alone.
-            *bias_sum += list[..counts[image]].iter().map(|open| open.value).sum::<f32>();
         }
         let lists = |image: usize| &lists[image * capacity..][..counts[image]];
         let vectors = S::as_mut_simd_f32s(filter).0;
