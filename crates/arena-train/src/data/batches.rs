@@ -1,0 +1,166 @@
+//! From a dataset to the batches of an epoch, without an allocation per step.
+
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use thiserror::Error;
+
+use super::mnist::Dataset;
+
+/// Mean of the MNIST training pixels, on a scale where white is 1.
+pub const PIXEL_MEAN: f32 = 0.1307;
+
+/// Standard deviation of the MNIST training pixels on the same scale.
+pub const PIXEL_STD: f32 = 0.3081;
+
+/// Why a batch could not be filled. Nothing has been written when one is returned.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// A slice does not have the length that the number of indices asks for.
+    #[error("{operand} has {found} elements, the batch asks for {expected}")]
+    Length {
+        /// Which argument.
+        operand: &'static str,
+        /// Elements that the batch asks for.
+        expected: usize,
+        /// Elements found.
+        found: usize,
+    },
+    /// An index beyond the dataset's end.
+    #[error("image {index} of a dataset of {count}")]
+    Index {
+        /// The index found.
+        index: u32,
+        /// Images in the dataset.
+        count: usize,
+    },
+}
+
+/// Fills `order` with a permutation of `0..order.len()`, the same on every platform for the same
+/// seed and epoch.
+///
+/// `order.chunks(batch)` are then the epoch's batches, the last one shorter where the count does
+/// not divide. An epoch's order depends on no earlier epoch, so a resumed run meets the same one.
+///
+/// # Panics
+///
+/// Never in practice: a dataset has fewer than 2^32 images.
+pub fn shuffled_order(seed: u64, epoch: u64, order: &mut [u32]) {
+    for (index, slot) in (0_u32..).zip(order.iter_mut()) {
+        *slot = index;
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(epoch);
+    order.shuffle(&mut rng);
+}
+
+/// Writes the normalised pixels and the labels of the images at `indices`, in their order.
+///
+/// `pixels` is `[indices.len(), rows, cols]`, `labels` `[indices.len()]`.
+///
+/// # Errors
+///
+/// [`BatchError`] when a slice does not fit or an index is beyond the end; nothing is written.
+pub fn fill_batch(
+    dataset: &Dataset,
+    indices: &[u32],
+    pixels: &mut [f32],
+    labels: &mut [u32],
+) -> Result<(), BatchError> {
+    let image_len = dataset.image_len();
+    let check = |operand, found, expected| {
+        if found == expected {
+            Ok(())
+        } else {
+            Err(BatchError::Length { operand, expected, found })
+        }
+    };
+    check("pixels", pixels.len(), indices.len() * image_len)?;
+    check("labels", labels.len(), indices.len())?;
+    let count = dataset.len();
+    if let Some(index) = indices.iter().find(|index| **index as usize >= count) {
+        return Err(BatchError::Index { index: *index, count });
+    }
+    // (p / 255 - mean) / std as one multiplication and one addition.
+    let (scale, shift) = (1.0 / (255.0 * PIXEL_STD), -PIXEL_MEAN / PIXEL_STD);
+    let slots = pixels.chunks_exact_mut(image_len.max(1)).zip(labels);
+    for ((pixels, label), index) in slots.zip(indices) {
+        let index = *index as usize;
+        let image = &dataset.images[index * image_len..][..image_len];
+        for (pixel, byte) in pixels.iter_mut().zip(image) {
+            *pixel = f32::from(*byte) * scale + shift;
+        }
+        *label = u32::from(dataset.labels[index]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BatchError, fill_batch, shuffled_order};
+    use crate::data::Dataset;
+
+    fn three_images() -> Dataset {
+        Dataset {
+            images: vec![0, 255, 51, 0, 1, 2, 255, 255],
+            labels: vec![7, 0, 9, 3],
+            rows: 1,
+            cols: 2,
+        }
+    }
+
+    #[test]
+    fn an_order_is_a_permutation_that_depends_on_seed_and_epoch_alone() {
+        let order = |seed, epoch| {
+            let mut order = vec![0; 1000];
+            shuffled_order(seed, epoch, &mut order);
+            order
+        };
+        let first = order(1, 0);
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
+        assert_eq!(first, order(1, 0));
+        assert_ne!(first, order(1, 1));
+        assert_ne!(first, order(2, 0));
+        assert_ne!(first, sorted);
+    }
+
+    #[test]
+    fn an_order_is_the_same_on_every_platform() {
+        let mut order = [0; 8];
+        shuffled_order(1, 0, &mut order);
+        assert_eq!(order, [3, 4, 5, 2, 7, 1, 6, 0]);
+    }
+
+    #[test]
+    fn a_batch_holds_normalised_pixels_and_labels_in_index_order() {
+        let (mut pixels, mut labels) = ([f32::NAN; 4], [u32::MAX; 2]);
+        fill_batch(&three_images(), &[3, 0], &mut pixels, &mut labels).unwrap();
+        assert_eq!(labels, [3, 7]);
+        let expected = [255.0, 255.0, 0.0, 255.0].map(|p: f64| (p / 255.0 - 0.1307) / 0.3081);
+        for (pixel, expected) in pixels.iter().zip(expected) {
+            assert!((f64::from(*pixel) - expected).abs() < 1e-6, "{pixel} {expected}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_index_or_length_is_refused_before_anything_is_written() {
+        let dataset = three_images();
+        let (mut pixels, mut labels) = ([5.0; 4], [5; 2]);
+        assert_eq!(
+            fill_batch(&dataset, &[0, 4], &mut pixels, &mut labels),
+            Err(BatchError::Index { index: 4, count: 4 })
+        );
+        assert_eq!(
+            fill_batch(&dataset, &[0], &mut pixels, &mut labels),
+            Err(BatchError::Length { operand: "pixels", expected: 2, found: 4 })
+        );
+        assert_eq!(
+            fill_batch(&dataset, &[0, 1], &mut pixels, &mut labels[..1]),
+            Err(BatchError::Length { operand: "labels", expected: 2, found: 1 })
+        );
+        assert_eq!((pixels, labels), ([5.0; 4], [5; 2]));
+    }
+}
