@@ -34,7 +34,7 @@ struct Watched {
 #[derive(Debug)]
 struct Opened {
     kind: usize,
-    heap_allocations: u64,
+    heap_allocations: Option<u64>,
     driver_allocations: u64,
     kept_bytes: u64,
 }
@@ -78,7 +78,8 @@ impl Observer {
 
         let figures = &mut watched.figures;
         figures.steps += 1;
-        figures.note_heap(heap_allocations - opened.heap_allocations);
+        figures
+            .note_heap(heap_allocations.zip(opened.heap_allocations).map(|(now, then)| now - then));
         figures.note_driver(stats.driver_allocations - opened.driver_allocations);
         figures.note_kept(stats.kept_bytes.saturating_sub(opened.kept_bytes));
         if figures.steps == 1 {
@@ -108,8 +109,8 @@ impl Observer {
         })
     }
 
-    fn count_heap(&self) -> u64 {
-        self.heap_allocations.map_or(0, |count| count())
+    fn count_heap(&self) -> Option<u64> {
+        self.heap_allocations.map(|count| count())
     }
 }
 

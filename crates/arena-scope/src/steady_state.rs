@@ -25,8 +25,8 @@ pub struct StepKind {
     /// Driver allocations in the second step and later, all together.
     pub late_driver_allocations: u64,
     /// The most host heap allocations in one step, from the third step on, from its opening to its
-    /// close on all threads; 0 without a counter.
-    pub heap_allocations_per_step: u64,
+    /// close on all threads; `None` without a counter or a third step.
+    pub heap_allocations_per_step: Option<u64>,
     /// Bytes by which the kept part grew in the second step and later, all together.
     pub late_kept_bytes: u64,
 }
@@ -41,14 +41,14 @@ impl StepKind {
             unstable_steps: 0,
             high_water_bytes: 0,
             late_driver_allocations: 0,
-            heap_allocations_per_step: 0,
+            heap_allocations_per_step: None,
             late_kept_bytes: 0,
         }
     }
 
     /// Warm-up: a thread pool's queues, a host bump's second chunk and the observer's own log may
     /// still grow in the first two steps.
-    pub(crate) fn note_heap(&mut self, allocations: u64) {
+    pub(crate) fn note_heap(&mut self, allocations: Option<u64>) {
         if self.steps > 2 {
             self.heap_allocations_per_step = self.heap_allocations_per_step.max(allocations);
         }
@@ -100,10 +100,11 @@ impl SteadyState {
         self.kinds.iter().map(|kind| kind.late_driver_allocations).sum()
     }
 
-    /// The most host heap allocations in one step, from the third of each kind on.
+    /// The most host heap allocations in one step, from the third of each kind on; `None` without a
+    /// counter or a third step of any kind.
     #[must_use]
-    pub fn heap_allocations_per_step(&self) -> u64 {
-        self.kinds.iter().map(|kind| kind.heap_allocations_per_step).max().unwrap_or(0)
+    pub fn heap_allocations_per_step(&self) -> Option<u64> {
+        self.kinds.iter().filter_map(|kind| kind.heap_allocations_per_step).max()
     }
 
     /// Asserts the steady state.
@@ -125,8 +126,7 @@ impl SteadyState {
                 let grown_bytes = kind.late_kept_bytes;
                 return Err(NotSteady::KeptGrows { name, variant, grown_bytes });
             }
-            if kind.heap_allocations_per_step > 0 {
-                let allocations = kind.heap_allocations_per_step;
+            if let Some(allocations @ 1..) = kind.heap_allocations_per_step {
                 return Err(NotSteady::HeapAllocations { name, variant, allocations });
             }
         }

@@ -1,6 +1,22 @@
-//! Training of a small convolutional network on MNIST: the data, the arithmetic, the loop.
+//! An MNIST CNN, trained inside scopes of one arena: the library behind the program.
+//!
+//! Every buffer of the loop lies in one region. Parameters, their gradients and the optimizer's state
+//! are persistent; everything else dies with its step. From bottom to top: [`data`], the kernels of
+//! each [`backend`], the [`layers`], the [`model`], and the loop in [`training`].
 
 pub mod backend;
+pub mod capacity;
+pub mod checkpoint;
+pub mod cli;
 pub mod data;
+pub mod error;
+pub mod heap;
 pub mod init;
+pub mod layers;
 pub mod library_mark;
+pub mod model;
+pub mod optimizer;
+pub mod parameter;
+pub mod progress;
+pub mod summary;
+pub mod training;

@@ -1,3 +1,230 @@
-//! The arithmetic of the network, one module for each place it runs.
+//! The arithmetic of the network, and where it runs.
+//!
+//! A [`Backend`] is a device together with the kernels for it. Layers are written once over it:
+//! they allocate from the scope, and hand views to the backend, which never allocates.
 
 pub mod host;
+mod host_backend;
+mod probe_backend;
+
+use arena_scope::{Device, View, ViewMut};
+
+use crate::data::Dataset;
+use crate::error::TrainError;
+use host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
+
+pub use host_backend::HostBackend;
+pub use probe_backend::ProbeBackend;
+
+/// Read access to a buffer on a backend's device.
+pub type In<'v, B, T = f32> = View<'v, T, <B as Backend>::Device>;
+
+/// Write access to a buffer on a backend's device.
+pub type Out<'v, B, T = f32> = ViewMut<'v, T, <B as Backend>::Device>;
+
+/// A layer's weights and biases.
+#[derive(Debug)]
+pub struct Weights<'v, D: Device> {
+    /// The weights.
+    pub weight: View<'v, f32, D>,
+    /// One bias for each output channel or feature.
+    pub bias: View<'v, f32, D>,
+}
+
+impl<D: Device> Clone for Weights<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for Weights<'_, D> {}
+
+/// Where a layer's gradients go.
+#[derive(Debug)]
+pub struct WeightsMut<'v, D: Device> {
+    /// The gradient of the weights.
+    pub weight: ViewMut<'v, f32, D>,
+    /// The gradient of the biases.
+    pub bias: ViewMut<'v, f32, D>,
+}
+
+/// Where the loss goes: one element each.
+#[derive(Debug)]
+pub struct LossMut<'v, D: Device> {
+    /// Mean cross-entropy over the batch, in nats.
+    pub mean: ViewMut<'v, f32, D>,
+    /// Images whose largest logit is their label's.
+    pub hits: ViewMut<'v, u32, D>,
+}
+
+/// A device and the kernels of the network for it, each queued on the arena's stream in call order.
+///
+/// Shapes are those of the functions of the same name in [`host`], which say what is computed. Every
+/// kernel writes all of its outputs and reads none of them first. A kernel over an empty batch
+/// writes what follows from no image: zero gradients, a loss of 0.
+pub trait Backend: std::fmt::Debug {
+    /// Where the buffers lie.
+    type Device: Device;
+
+    /// Workspace of [`conv_forward`](Self::conv_forward), in elements of `f32`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernels do not serve the shape.
+    fn conv_forward_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError>;
+
+    /// Workspace of [`conv_weight_gradient`](Self::conv_weight_gradient), in elements of `f32`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernels do not serve the shape.
+    fn conv_weight_gradient_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError>;
+
+    /// Workspace of [`conv_input_gradient`](Self::conv_input_gradient), in elements of `f32`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernels do not serve the shape.
+    fn conv_input_gradient_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError>;
+
+    /// Convolution, bias, ReLU and max-pool; and the routes that the gradients need.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit the shape, or the device refuses.
+    fn conv_forward(
+        &self,
+        shape: &ConvShape,
+        input: In<'_, Self>,
+        weights: Weights<'_, Self::Device>,
+        output: Out<'_, Self>,
+        routes: Out<'_, Self, u8>,
+        workspace: Out<'_, Self>,
+    ) -> Result<(), TrainError>;
+
+    /// The gradients of a convolution's weights and biases.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit the shape, or the device refuses.
+    fn conv_weight_gradient(
+        &self,
+        shape: &ConvShape,
+        input: In<'_, Self>,
+        routes: In<'_, Self, u8>,
+        output_gradient: In<'_, Self>,
+        gradients: WeightsMut<'_, Self::Device>,
+        workspace: Out<'_, Self>,
+    ) -> Result<(), TrainError>;
+
+    /// The gradient of a convolution's input.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit the shape, or the device refuses.
+    fn conv_input_gradient(
+        &self,
+        shape: &ConvShape,
+        weight: In<'_, Self>,
+        routes: In<'_, Self, u8>,
+        output_gradient: In<'_, Self>,
+        input_gradient: Out<'_, Self>,
+        workspace: Out<'_, Self>,
+    ) -> Result<(), TrainError>;
+
+    /// A linear layer and its activation.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit the shape, or the device refuses.
+    fn linear_forward(
+        &self,
+        shape: &LinearShape,
+        input: In<'_, Self>,
+        weights: Weights<'_, Self::Device>,
+        activation: Activation,
+        output: Out<'_, Self>,
+    ) -> Result<(), TrainError>;
+
+    /// The gradients of a linear layer's weights and biases.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit the shape, or the device refuses.
+    fn linear_weight_gradient(
+        &self,
+        shape: &LinearShape,
+        input: In<'_, Self>,
+        output_gradient: In<'_, Self>,
+        gradients: WeightsMut<'_, Self::Device>,
+    ) -> Result<(), TrainError>;
+
+    /// The gradient of a linear layer's input, and through the ReLU that made that input, if one
+    /// did: `relu_output` is the input then.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit the shape, or the device refuses.
+    fn linear_input_gradient(
+        &self,
+        shape: &LinearShape,
+        weight: In<'_, Self>,
+        output_gradient: In<'_, Self>,
+        relu_output: Option<In<'_, Self>>,
+        input_gradient: Out<'_, Self>,
+    ) -> Result<(), TrainError>;
+
+    /// Softmax cross-entropy over `[batch, classes]` logits, and its gradient where it is asked for.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit, a label is no class, or the device refuses.
+    fn softmax_cross_entropy(
+        &self,
+        classes: usize,
+        logits: In<'_, Self>,
+        labels: In<'_, Self, u32>,
+        loss: LossMut<'_, Self::Device>,
+        gradient: Option<Out<'_, Self>>,
+    ) -> Result<(), TrainError>;
+
+    /// One step of SGD with momentum.
+    ///
+    /// # Errors
+    ///
+    /// When the lengths differ, or the device refuses.
+    fn sgd_step(
+        &self,
+        config: &SgdConfig,
+        parameters: Out<'_, Self>,
+        gradients: In<'_, Self>,
+        velocity: Out<'_, Self>,
+    ) -> Result<(), TrainError>;
+
+    /// Step number `step`, from 1 on, of Adam.
+    ///
+    /// # Errors
+    ///
+    /// When the lengths differ, or the device refuses.
+    fn adam_step(
+        &self,
+        config: &AdamConfig,
+        step: u64,
+        parameters: Out<'_, Self>,
+        gradients: In<'_, Self>,
+        moments: [Out<'_, Self>; 2],
+    ) -> Result<(), TrainError>;
+
+    /// Fills a batch: normalised pixels `[indices.len(), rows, columns]` and labels.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit or an index is beyond the dataset, or the device refuses.
+    fn load_batch(
+        &self,
+        dataset: &Dataset,
+        indices: &[u32],
+        pixels: Out<'_, Self>,
+        labels: Out<'_, Self, u32>,
+    ) -> Result<(), TrainError>;
+}

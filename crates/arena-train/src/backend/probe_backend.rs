@@ -1,0 +1,148 @@
+//! No arithmetic at all: the network's shapes alone, to learn what memory they need.
+
+use arena_scope::Probe;
+
+use super::host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
+use super::{Backend, In, LossMut, Out, Weights, WeightsMut};
+use crate::data::Dataset;
+use crate::error::TrainError;
+
+/// Stands for another backend: it asks for the same workspaces and computes nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct ProbeBackend<B> {
+    real: B,
+}
+
+impl<B: Backend> ProbeBackend<B> {
+    /// A backend that stands for `real`.
+    #[must_use]
+    pub const fn of(real: B) -> Self {
+        Self { real }
+    }
+}
+
+impl<B: Backend> Backend for ProbeBackend<B> {
+    type Device = Probe;
+
+    fn conv_forward_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError> {
+        self.real.conv_forward_workspace_len(shape)
+    }
+
+    fn conv_weight_gradient_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError> {
+        self.real.conv_weight_gradient_workspace_len(shape)
+    }
+
+    fn conv_input_gradient_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError> {
+        self.real.conv_input_gradient_workspace_len(shape)
+    }
+
+    fn conv_forward(
+        &self,
+        _shape: &ConvShape,
+        _input: In<'_, Self>,
+        _weights: Weights<'_, Probe>,
+        _output: Out<'_, Self>,
+        _routes: Out<'_, Self, u8>,
+        _workspace: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn conv_weight_gradient(
+        &self,
+        _shape: &ConvShape,
+        _input: In<'_, Self>,
+        _routes: In<'_, Self, u8>,
+        _output_gradient: In<'_, Self>,
+        _gradients: WeightsMut<'_, Probe>,
+        _workspace: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn conv_input_gradient(
+        &self,
+        _shape: &ConvShape,
+        _weight: In<'_, Self>,
+        _routes: In<'_, Self, u8>,
+        _output_gradient: In<'_, Self>,
+        _input_gradient: Out<'_, Self>,
+        _workspace: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn linear_forward(
+        &self,
+        _shape: &LinearShape,
+        _input: In<'_, Self>,
+        _weights: Weights<'_, Probe>,
+        _activation: Activation,
+        _output: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn linear_weight_gradient(
+        &self,
+        _shape: &LinearShape,
+        _input: In<'_, Self>,
+        _output_gradient: In<'_, Self>,
+        _gradients: WeightsMut<'_, Probe>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn linear_input_gradient(
+        &self,
+        _shape: &LinearShape,
+        _weight: In<'_, Self>,
+        _output_gradient: In<'_, Self>,
+        _relu_output: Option<In<'_, Self>>,
+        _input_gradient: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn softmax_cross_entropy(
+        &self,
+        _classes: usize,
+        _logits: In<'_, Self>,
+        _labels: In<'_, Self, u32>,
+        _loss: LossMut<'_, Probe>,
+        _gradient: Option<Out<'_, Self>>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn sgd_step(
+        &self,
+        _config: &SgdConfig,
+        _parameters: Out<'_, Self>,
+        _gradients: In<'_, Self>,
+        _velocity: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn adam_step(
+        &self,
+        _config: &AdamConfig,
+        _step: u64,
+        _parameters: Out<'_, Self>,
+        _gradients: In<'_, Self>,
+        _moments: [Out<'_, Self>; 2],
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn load_batch(
+        &self,
+        _dataset: &Dataset,
+        _indices: &[u32],
+        _pixels: Out<'_, Self>,
+        _labels: Out<'_, Self, u32>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+}

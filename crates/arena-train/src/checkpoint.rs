@@ -1,0 +1,125 @@
+//! Checkpoints: a safetensors file with the parameters, the optimizer's state, and where the run
+//! stands, so that a resumed run continues as if it had not stopped.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::backend::Backend;
+use crate::error::TrainError;
+use crate::optimizer::Optimizer;
+use crate::training::{RunConfig, Trainer};
+
+const FORMAT: &str = "watermark-arena mnist 1";
+
+/// What must be the same for a run to be continued, by name.
+fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
+    let optimizer = match config.optimizer {
+        Optimizer::Sgd(config) => format!("sgd, momentum {}", config.momentum),
+        Optimizer::Adam(config) => {
+            format!("adam, {} {} {}", config.beta1, config.beta2, config.epsilon)
+        }
+    };
+    [
+        ("seed", config.seed.to_string()),
+        ("batch", config.batch.to_string()),
+        ("epochs", config.epochs.to_string()),
+        ("optimizer", optimizer),
+        ("lr", config.optimizer.learning_rate().to_string()),
+    ]
+}
+
+/// Writes the run's state to `path`, by way of a file beside it, so that a crash leaves the old
+/// checkpoint whole.
+///
+/// # Errors
+///
+/// When the device refuses a copy, or the file cannot be written.
+pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainError> {
+    let failed = |reason: String| TrainError::Checkpoint { path: path.to_owned(), reason };
+    let mut tensors = Vec::new();
+    for parameter in trainer.model().parameters() {
+        tensors.push((parameter.name.to_owned(), parameter.value.view().to_vec()?));
+        for (n, state) in parameter.state.iter().enumerate() {
+            tensors.push((format!("{}.state{n}", parameter.name), state.view().to_vec()?));
+        }
+    }
+    let views = tensors
+        .iter()
+        .map(|(name, values)| {
+            let bytes = bytemuck::cast_slice(values);
+            Ok((name, TensorView::new(Dtype::F32, vec![values.len()], bytes)?))
+        })
+        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
+        .map_err(|error| failed(error.to_string()))?;
+    let mut metadata: HashMap<String, String> =
+        identity(trainer.config()).map(|(name, value)| (name.to_owned(), value)).into();
+    metadata.insert("format".to_owned(), FORMAT.to_owned());
+    metadata.insert("step".to_owned(), trainer.step().to_string());
+
+    let unfinished = path.with_added_extension("unfinished");
+    safetensors::serialize_to_file(views, Some(metadata), &unfinished)
+        .map_err(|error| failed(error.to_string()))?;
+    fs::rename(&unfinished, path).map_err(|error| failed(error.to_string()))
+}
+
+/// Sets a fresh run to where the checkpoint's run stood.
+///
+/// # Errors
+///
+/// [`TrainError::Checkpoint`] when the file cannot be read, is none, or is of a run with another
+/// seed, batch, number of epochs, optimizer or rate; the trainer is unchanged then. Or the device's
+/// refusal of a copy.
+pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), TrainError> {
+    let failed = |reason: String| TrainError::Checkpoint { path: path.to_owned(), reason };
+    let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let (_, header) =
+        SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.to_string()))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| failed(error.to_string()))?;
+    let metadata = header.metadata().clone().unwrap_or_default();
+    let entry = |name: &str| {
+        metadata.get(name).ok_or_else(|| failed(format!("it does not say its {name}")))
+    };
+    if entry("format")? != FORMAT {
+        return Err(failed(format!("its format is `{}`, not `{FORMAT}`", entry("format")?)));
+    }
+    for (name, ours) in identity(trainer.config()) {
+        let theirs = entry(name)?;
+        if *theirs != ours {
+            let reason = format!("its run has {name} {theirs}, this one {ours}");
+            return Err(failed(reason));
+        }
+    }
+    let step = entry("step")?.parse().map_err(|_| failed("its step is no number".to_owned()))?;
+
+    // Everything is read and checked before the first value is written.
+    let read = |name: &str, len: usize| {
+        let tensor = tensors.tensor(name).map_err(|error| failed(error.to_string()))?;
+        if tensor.dtype() != Dtype::F32 || tensor.shape() != [len] {
+            let (dtype, shape) = (tensor.dtype(), tensor.shape());
+            return Err(failed(format!("{name} is {dtype:?} {shape:?}, not F32 [{len}]")));
+        }
+        // The file's bytes may lie at any address.
+        Ok(bytemuck::allocation::pod_collect_to_vec::<u8, f32>(tensor.data()))
+    };
+    let mut loaded = Vec::new();
+    for parameter in trainer.model().parameters() {
+        let len = parameter.value.len();
+        let mut values = vec![read(parameter.name, len)?];
+        for n in 0..parameter.state.len() {
+            values.push(read(&format!("{}.state{n}", parameter.name), len)?);
+        }
+        loaded.push(values);
+    }
+    let (model, steps_done) = trainer.restore_point();
+    for (parameter, values) in model.parameters_mut().into_iter().zip(&loaded) {
+        let buffers = std::iter::once(&mut parameter.value).chain(&mut parameter.state);
+        for (buffer, values) in buffers.zip(values) {
+            buffer.view_mut().write(values)?;
+        }
+    }
+    *steps_done = step;
+    Ok(())
+}

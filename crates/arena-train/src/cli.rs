@@ -1,0 +1,156 @@
+//! The command line.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use arena_scope::{ByteSize, Reset};
+use clap::{Parser, ValueEnum};
+
+use crate::backend::host::{AdamConfig, SgdConfig};
+use crate::optimizer::Optimizer;
+use crate::training::{Per, RunConfig};
+
+/// Trains a CNN on MNIST inside scopes of one arena, and shows that memory stayed flat.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "arena-train", version)]
+pub struct Arguments {
+    /// Passes over the training images
+    #[arg(long, default_value_t = 2)]
+    pub epochs: u64,
+    /// Images in a step
+    #[arg(long, default_value = "64")]
+    pub batch: NonZeroUsize,
+    /// Where the buffers lie; `probe` computes nothing and prints the smallest capacity that serves
+    #[arg(long, value_enum, default_value_t = DeviceName::Host)]
+    pub device: DeviceName,
+    /// What a scope spans
+    #[arg(long, value_enum, default_value_t = PerName::Minibatch)]
+    pub per: PerName,
+    /// What closing scopes do with their bytes
+    #[arg(long, value_enum, default_value_t = ResetName::Keep)]
+    pub reset: ResetName,
+    /// How parameters move
+    #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
+    pub optimizer: OptimizerName,
+    /// Learning rate at the start, falling to 0 over the run [default: 0.002 for adam, 0.05 for sgd]
+    #[arg(long, value_parser = positive_rate)]
+    pub lr: Option<f32>,
+    /// Seed of the weights and of the order of images
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Directory with the four MNIST files, gzip or plain
+    #[arg(long, default_value = "data/mnist")]
+    pub data: PathBuf,
+    /// Stop after so many steps
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Bytes of the region, also as KiB, MiB or GiB [default: just what the run needs]
+    #[arg(long)]
+    pub capacity: Option<ByteSize>,
+    /// Threads [default: one for each processor]
+    #[arg(long)]
+    pub threads: Option<NonZeroUsize>,
+    /// Exit with 1 when the test accuracy is below this share, such as 0.988
+    #[arg(long, value_parser = share)]
+    pub expect_accuracy: Option<f64>,
+    /// Write the summary as JSON
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Write the state at the end, also after Ctrl-C
+    #[arg(long)]
+    pub checkpoint: Option<PathBuf>,
+    /// Continue from a checkpoint of a run with the same settings
+    #[arg(long)]
+    pub resume: Option<PathBuf>,
+}
+
+/// `--device`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceName {
+    /// The host's memory and processors
+    Host,
+    /// No memory: shapes only
+    Probe,
+}
+
+/// `--per`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PerName {
+    /// One scope for each step
+    Minibatch,
+    /// One scope for each epoch
+    Epoch,
+}
+
+/// `--reset`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ResetName {
+    /// Leave the bytes
+    Keep,
+    /// Set them to zero
+    Zero,
+    /// Set them to NaN
+    Poison,
+}
+
+/// `--optimizer`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    /// Stochastic gradient descent with momentum 0.9
+    Sgd,
+    /// Adam
+    Adam,
+}
+
+impl Arguments {
+    /// The run that the arguments describe.
+    #[must_use]
+    pub fn config(&self) -> RunConfig {
+        let optimizer = match self.optimizer {
+            OptimizerName::Sgd => {
+                Optimizer::Sgd(SgdConfig { learning_rate: self.lr.unwrap_or(0.05), momentum: 0.9 })
+            }
+            OptimizerName::Adam => Optimizer::Adam(AdamConfig {
+                learning_rate: self.lr.unwrap_or(2e-3),
+                ..AdamConfig::default()
+            }),
+        };
+        RunConfig {
+            epochs: self.epochs,
+            batch: self.batch.get(),
+            per: match self.per {
+                PerName::Minibatch => Per::Minibatch,
+                PerName::Epoch => Per::Epoch,
+            },
+            reset: match self.reset {
+                ResetName::Keep => Reset::Keep,
+                ResetName::Zero => Reset::Zero,
+                ResetName::Poison => Reset::Poison,
+            },
+            optimizer,
+            seed: self.seed,
+            steps: self.steps,
+        }
+    }
+
+    /// The number of threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or_else(all, NonZeroUsize::get)
+    }
+}
+
+fn positive_rate(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("must be a number above 0".to_owned()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a share between 0 and 1".to_owned()),
+    }
+}

@@ -1,0 +1,61 @@
+//! What can stop a training run.
+
+use std::path::PathBuf;
+
+use arena_scope::{ByteSize, DeviceError};
+
+use crate::backend::host::KernelError;
+use crate::data::{BatchError, IdxError};
+
+/// Why a run did not start or did not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The arena refused a request, or its device a call.
+    #[error(transparent)]
+    Arena(#[from] arena_scope::Error),
+    /// A kernel refused its operands.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A batch could not be filled.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// The data could not be read.
+    #[error(transparent)]
+    Data(#[from] IdxError),
+    /// The capacity is too small for what the run will ask for; nothing was computed.
+    #[error(
+        "a capacity of {capacity_bytes} bytes is too small: this run needs {needed_bytes} bytes \
+         ({}), {} more{hint}",
+        ByteSize::bytes_exact(*needed_bytes),
+        needed_bytes - capacity_bytes
+    )]
+    CapacityTooSmall {
+        /// The capacity that was given.
+        capacity_bytes: u64,
+        /// The smallest that serves.
+        needed_bytes: u64,
+        /// What would help.
+        hint: &'static str,
+    },
+    /// A parameter's state tensors belong to another optimizer.
+    #[error("the state of `{parameter}` belongs to another optimizer")]
+    OptimizerState {
+        /// The parameter's name.
+        parameter: &'static str,
+    },
+    /// A checkpoint could not be written or read, or belongs to another run.
+    #[error("checkpoint {}: {reason}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl From<DeviceError> for TrainError {
+    fn from(error: DeviceError) -> Self {
+        Self::Arena(error.into())
+    }
+}

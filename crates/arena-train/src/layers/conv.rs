@@ -1,0 +1,137 @@
+//! Convolution, bias, ReLU and max-pool as one layer.
+
+use arena_scope::{Arena, Scope, Transient};
+
+use crate::backend::host::ConvShape;
+use crate::backend::{Backend, In, Weights, WeightsMut};
+use crate::error::TrainError;
+use crate::init::he_uniform;
+use crate::parameter::Parameter;
+
+/// What the layer made of a batch: the pooled values, and where each of them came from.
+#[derive(Debug)]
+pub struct Pooled<'s, B: Backend> {
+    /// `[batch, rows, columns, channels]`.
+    pub values: Transient<'s, f32, B::Device>,
+    /// For each value the place in its window, or that no gradient passes.
+    pub routes: Transient<'s, u8, B::Device>,
+}
+
+/// A convolution without padding, its ReLU, and a 2x2 max-pool.
+#[derive(Debug)]
+pub struct Conv<B: Backend> {
+    /// The shape for a batch of 0, to be completed by each batch.
+    shape: ConvShape,
+    pub(crate) weight: Parameter<B::Device>,
+    pub(crate) bias: Parameter<B::Device>,
+}
+
+impl<B: Backend> Conv<B> {
+    /// A layer with He-uniform weights and zero biases, persistent in `arena`. `stream` tells its
+    /// random numbers from those of other layers.
+    ///
+    /// # Errors
+    ///
+    /// When the kernels do not serve the shape, or the arena has no room.
+    pub fn new(
+        arena: &Arena<B::Device>,
+        names: [&'static str; 2],
+        shape: ConvShape,
+        (seed, stream): (u64, u64),
+        state_tensors: usize,
+    ) -> Result<Self, TrainError> {
+        shape.check()?;
+        let mut weight = vec![0.0; shape.weight_len()];
+        he_uniform(seed, stream, shape.filter_len(), 1.0, &mut weight);
+        let bias = vec![0.0; shape.out_channels];
+        Ok(Self {
+            shape,
+            weight: Parameter::new(arena, names[0], &weight, state_tensors)?,
+            bias: Parameter::new(arena, names[1], &bias, state_tensors)?,
+        })
+    }
+
+    /// The layer's shape for `batch` images.
+    #[must_use]
+    pub const fn shape(&self, batch: usize) -> ConvShape {
+        ConvShape { batch, ..self.shape }
+    }
+
+    /// The pooled activations of `batch` images, and their routes.
+    ///
+    /// # Errors
+    ///
+    /// When the arena has no room, the input does not fit, or the device refuses.
+    pub fn forward<'s>(
+        &self,
+        backend: &B,
+        step: &Scope<'s, '_, B::Device>,
+        batch: usize,
+        input: In<'_, B>,
+    ) -> Result<Pooled<'s, B>, TrainError> {
+        let shape = self.shape(batch);
+        let mut values = step.alloc(shape.output_len())?;
+        let mut routes = step.alloc(shape.output_len())?;
+        let mut workspace = step.alloc(backend.conv_forward_workspace_len(&shape)?)?;
+        backend.conv_forward(
+            &shape,
+            input,
+            Weights { weight: self.weight.view(), bias: self.bias.view() },
+            values.view_mut(),
+            routes.view_mut(),
+            workspace.view_mut(),
+        )?;
+        Ok(Pooled { values, routes })
+    }
+
+    /// Writes the gradients of weights and biases.
+    ///
+    /// # Errors
+    ///
+    /// When the arena has no room, an operand does not fit, or the device refuses.
+    pub fn weight_gradient(
+        &mut self,
+        backend: &B,
+        step: &Scope<'_, '_, B::Device>,
+        batch: usize,
+        input: In<'_, B>,
+        routes: In<'_, B, u8>,
+        output_gradient: In<'_, B>,
+    ) -> Result<(), TrainError> {
+        let shape = self.shape(batch);
+        let mut workspace = step.alloc(backend.conv_weight_gradient_workspace_len(&shape)?)?;
+        let gradients = WeightsMut {
+            weight: self.weight.gradient.view_mut(),
+            bias: self.bias.gradient.view_mut(),
+        };
+        let workspace = workspace.view_mut();
+        backend.conv_weight_gradient(&shape, input, routes, output_gradient, gradients, workspace)
+    }
+
+    /// The gradient of the layer's input.
+    ///
+    /// # Errors
+    ///
+    /// When the arena has no room, an operand does not fit, or the device refuses.
+    pub fn input_gradient<'s>(
+        &self,
+        backend: &B,
+        step: &Scope<'s, '_, B::Device>,
+        batch: usize,
+        routes: In<'_, B, u8>,
+        output_gradient: In<'_, B>,
+    ) -> Result<Transient<'s, f32, B::Device>, TrainError> {
+        let shape = self.shape(batch);
+        let mut input_gradient = step.alloc(shape.input_len())?;
+        let mut workspace = step.alloc(backend.conv_input_gradient_workspace_len(&shape)?)?;
+        backend.conv_input_gradient(
+            &shape,
+            self.weight.view(),
+            routes,
+            output_gradient,
+            input_gradient.view_mut(),
+            workspace.view_mut(),
+        )?;
+        Ok(input_gradient)
+    }
+}

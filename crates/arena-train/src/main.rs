@@ -1,0 +1,98 @@
+//! The program: see `arena-train --help`.
+//!
+//! Exit status: 0 when the run did what was asked, 1 when it failed or missed `--expect-accuracy`,
+//! 2 for arguments that make no sense.
+
+use std::fs;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use arena_scope::{ByteSize, Host, Reset};
+use arena_train::backend::HostBackend;
+use arena_train::cli::{Arguments, DeviceName};
+use arena_train::data::Mnist;
+use arena_train::heap::CountingAllocator;
+use arena_train::progress::Progress;
+use arena_train::summary::Summary;
+use arena_train::training::{Per, Trainer};
+use arena_train::{capacity, checkpoint};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("arena-train: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    ctrlc::set_handler(move || told.store(true, Ordering::Relaxed))
+        .context("cannot listen for Ctrl-C")?;
+    let data = Mnist::load(&arguments.data)?;
+    let threads = arguments.threads();
+    // The whole loop runs inside the pool: a join from outside it allocates.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    pool.install(|| train(arguments, &data, threads, &stop))
+}
+
+fn train(
+    arguments: &Arguments,
+    data: &Mnist,
+    threads: usize,
+    stop: &AtomicBool,
+) -> Result<ExitCode> {
+    let config = arguments.config();
+    let (device, backend) = (Host::new(), HostBackend::new(threads));
+    let demand = capacity::demand(&device, backend, &config, data)?;
+    let needed = ByteSize::bytes_exact(demand.capacity_bytes);
+    if arguments.device == DeviceName::Probe {
+        let persistent = ByteSize::bytes_exact(demand.persistent_bytes);
+        println!("smallest capacity  {} bytes ({needed})", demand.capacity_bytes);
+        println!("persistent         {} bytes ({persistent})", demand.persistent_bytes);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if config.per == Per::Epoch {
+        eprintln!("one scope per epoch needs {} bytes ({needed})", demand.capacity_bytes);
+    }
+    if config.reset == Reset::Poison {
+        eprintln!("poison is active: released memory is filled with NaN");
+    }
+    let capacity = capacity::choose(demand, arguments.capacity, &config)?;
+    let mut trainer = Trainer::new(device, backend, config, capacity)?;
+    if let Some(path) = &arguments.resume {
+        checkpoint::resume(&mut trainer, path)?;
+    }
+
+    let mut progress = Progress::new();
+    let trained = trainer.train(&data.train, stop, |report| progress.step(report))?;
+    progress.finish();
+    if let Some(path) = &arguments.checkpoint {
+        checkpoint::save(&trainer, path)?;
+    }
+    let evaluation = trainer.evaluate(&data.test)?;
+    let observed = trainer.steady_state().context("the arena is observed")?;
+    let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed);
+    print!("{summary}");
+    if let Some(path) = &arguments.json {
+        let json = serde_json::to_string_pretty(&summary)?;
+        fs::write(path, json + "\n").with_context(|| format!("writing {}", path.display()))?;
+    }
+    match arguments.expect_accuracy {
+        Some(expected) if summary.accuracy < expected => {
+            eprintln!("arena-train: accuracy {} is below {expected}", summary.accuracy);
+            Ok(ExitCode::FAILURE)
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

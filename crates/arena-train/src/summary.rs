@@ -1,0 +1,136 @@
+//! What a run showed, for people and as JSON.
+
+use std::fmt;
+
+use arena_scope::{ByteSize, Stats, SteadyState};
+use serde::Serialize;
+
+use crate::training::{Evaluation, Trained};
+
+/// The summary of a run. All sizes are bytes.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// Share of the test images that was recognised.
+    pub accuracy: f64,
+    /// Mean loss of the last step's images; null when no step was done.
+    pub final_loss: Option<f32>,
+    /// Images trained per second.
+    pub images_per_second: f64,
+    /// Steps done in all, those before a resumed checkpoint included.
+    pub steps: u64,
+    /// The region's size.
+    pub capacity_bytes: u64,
+    /// End of the persistent part.
+    pub persistent_bytes: u64,
+    /// The most that transient buffers ever took.
+    pub peak_transient_bytes: u64,
+    /// The kept part at the end.
+    pub kept_bytes: u64,
+    /// Driver allocations of the whole run.
+    pub driver_allocations_total: u64,
+    /// Driver allocations after the first step of each kind.
+    pub driver_allocations_after_first_step: u64,
+    /// The most heap allocations in one steady step; null when no kind of step ran three times.
+    pub host_allocations_per_step: Option<u64>,
+    /// The most heap allocations in one step inside a linear-algebra library's calls.
+    pub library_allocations_per_step: u64,
+    /// Whether each step got the addresses of the first of its kind.
+    pub signature_stable: bool,
+    /// Root scopes after which the cursor was not back at the mark.
+    pub scopes_off_the_mark: u64,
+    #[serde(skip)]
+    observed: SteadyState,
+    #[serde(skip)]
+    evaluation: Evaluation,
+    #[serde(skip)]
+    interrupted: bool,
+}
+
+impl Summary {
+    /// Puts together what training, evaluation, the arena and its observer say.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 images")]
+    pub fn new(
+        trained: &Trained,
+        evaluation: Evaluation,
+        stats: Stats,
+        observed: SteadyState,
+    ) -> Self {
+        let seconds = trained.elapsed.as_secs_f64();
+        let images = trained.images as f64;
+        Self {
+            accuracy: evaluation.accuracy(),
+            final_loss: trained.final_loss,
+            images_per_second: if seconds > 0.0 { images / seconds } else { 0.0 },
+            steps: trained.steps,
+            capacity_bytes: stats.capacity_bytes,
+            persistent_bytes: stats.mark_bytes,
+            peak_transient_bytes: stats.peak_transient_bytes(),
+            kept_bytes: stats.kept_bytes,
+            driver_allocations_total: stats.driver_allocations,
+            driver_allocations_after_first_step: observed.late_driver_allocations(),
+            host_allocations_per_step: observed.heap_allocations_per_step(),
+            library_allocations_per_step: trained.library_allocations_per_step,
+            signature_stable: observed.is_stable(),
+            scopes_off_the_mark: trained.off_the_mark,
+            observed,
+            evaluation,
+            interrupted: trained.interrupted,
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = ByteSize::bytes_exact;
+        let line = |f: &mut fmt::Formatter<'_>, what: &str, text: fmt::Arguments<'_>| {
+            writeln!(f, "{what:<18} {text}")
+        };
+        if self.interrupted {
+            line(f, "stopped", format_args!("on request, after step {}", self.steps))?;
+        }
+        let Evaluation { hits, images } = self.evaluation;
+        let percent = 100.0 * self.accuracy;
+        line(f, "test accuracy", format_args!("{percent:.2} % ({hits} of {images})"))?;
+        if let Some(loss) = self.final_loss {
+            line(f, "final loss", format_args!("{loss:.6}"))?;
+        }
+        let (rate, steps) = (self.images_per_second, self.steps);
+        line(f, "training", format_args!("{steps} steps, {rate:.0} images/s"))?;
+        line(f, "capacity", format_args!("{}", size(self.capacity_bytes)))?;
+        line(f, "persistent", format_args!("{}", size(self.persistent_bytes)))?;
+        line(f, "peak transient", format_args!("{}", size(self.peak_transient_bytes)))?;
+        if self.kept_bytes > 0 {
+            line(f, "kept", format_args!("{}", size(self.kept_bytes)))?;
+        }
+        let (total, late) =
+            (self.driver_allocations_total, self.driver_allocations_after_first_step);
+        line(f, "driver allocations", format_args!("{total}, after step 1: {late}"))?;
+        match self.host_allocations_per_step {
+            Some(allocations) => line(
+                f,
+                "heap allocations",
+                format_args!(
+                    "{allocations} per steady step (inside the matrix library: {})",
+                    self.library_allocations_per_step
+                ),
+            )?,
+            None => line(f, "heap allocations", format_args!("no kind of step ran three times"))?,
+        }
+        match &self.observed.divergence {
+            None => line(f, "addresses", format_args!("the same in each step of a kind:"))?,
+            Some(divergence) => line(f, "addresses", format_args!("changed: {divergence}"))?,
+        }
+        for kind in &self.observed.kinds {
+            if let Some(signature) = kind.signature {
+                let (name, variant, steps) = (kind.name, kind.variant, kind.steps);
+                let kind = format_args!("{name} {variant}: {steps} times, signature {signature}");
+                line(f, "", kind)?;
+            }
+        }
+        match self.scopes_off_the_mark {
+            0 => line(f, "used", format_args!("at the mark after every step")),
+            scopes => line(f, "used", format_args!("not at the mark after {scopes} scopes")),
+        }
+    }
+}

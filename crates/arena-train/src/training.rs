@@ -1,0 +1,332 @@
+//! The loop: epochs, steps in scopes, evaluation.
+
+use std::iter::Skip;
+use std::slice::Chunks;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use arena_scope::{Arena, ByteSize, Reset, Scope, ScopeOptions, Stats, SteadyState};
+
+use crate::backend::Backend;
+use crate::data::{Dataset, shuffled_order};
+use crate::error::TrainError;
+use crate::heap;
+use crate::model::{Cnn, IMAGE_LEN};
+use crate::optimizer::Optimizer;
+
+/// What a scope spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    /// One root scope for each minibatch: the memory of one step.
+    Minibatch,
+    /// One root scope for each epoch and none inside: the memory of all its steps together, as the
+    /// first users of the idea had it.
+    Epoch,
+}
+
+/// Everything that decides a run's numbers and its memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunConfig {
+    /// Passes over the training images.
+    pub epochs: u64,
+    /// Images in a step; an epoch's last step may have fewer.
+    pub batch: usize,
+    /// What a scope spans.
+    pub per: Per,
+    /// What closing scopes do with their bytes.
+    pub reset: Reset,
+    /// How parameters move.
+    pub optimizer: Optimizer,
+    /// Of the weights and of the order of images.
+    pub seed: u64,
+    /// Steps after which the run stops early.
+    pub steps: Option<u64>,
+}
+
+impl RunConfig {
+    /// Steps of one epoch over `images` images.
+    #[must_use]
+    pub const fn steps_per_epoch(&self, images: usize) -> u64 {
+        images.div_ceil(self.batch) as u64
+    }
+
+    /// The learning rate's factor at a step, counted from 0: it falls in a line from 1 to 0 over
+    /// all epochs, whether or not the run stops early.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than f32 holds")]
+    pub fn rate_factor(&self, step: u64, images: usize) -> f32 {
+        let total = self.epochs * self.steps_per_epoch(images);
+        1.0 - step as f32 / total as f32
+    }
+}
+
+/// What is known after a step, for whoever shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct StepReport {
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// Steps done in all, those before a resumed checkpoint included.
+    pub step: u64,
+    /// Steps that the run has if it does not stop early.
+    pub steps_in_all: u64,
+    /// Mean loss of the step's images.
+    pub loss: f32,
+    /// Images trained in this process.
+    pub images: u64,
+    /// Time of training in this process.
+    pub elapsed: Duration,
+    /// Where the arena stands.
+    pub stats: Stats,
+}
+
+/// Training, as it went.
+#[derive(Debug, Clone)]
+pub struct Trained {
+    /// Steps done in all, those before a resumed checkpoint included.
+    pub steps: u64,
+    /// Mean loss of the last step's images; `None` when no step was done.
+    pub final_loss: Option<f32>,
+    /// Images trained in this process.
+    pub images: u64,
+    /// Time that took.
+    pub elapsed: Duration,
+    /// Root scopes after which the cursor was not back at the mark.
+    pub off_the_mark: u64,
+    /// The most heap allocations of linear-algebra libraries in one step.
+    pub library_allocations_per_step: u64,
+    /// Whether it was stopped from outside.
+    pub interrupted: bool,
+}
+
+/// The result of an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// Images recognised.
+    pub hits: u64,
+    /// Images looked at.
+    pub images: u64,
+}
+
+impl Evaluation {
+    /// The share that was recognised; 0 without images.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 images")]
+    pub fn accuracy(&self) -> f64 {
+        self.hits as f64 / self.images.max(1) as f64
+    }
+}
+
+/// An arena, the network in it, and how far its training has come.
+#[derive(Debug)]
+pub struct Trainer<B: Backend> {
+    config: RunConfig,
+    arena: Arena<B::Device>,
+    model: Cnn<B>,
+    /// Steps done.
+    step: u64,
+}
+
+impl<B: Backend> Trainer<B> {
+    /// Builds the arena and the network in it, and sets the mark above it.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses the region, or the parameters do not fit into it.
+    pub fn new(
+        device: B::Device,
+        backend: B,
+        config: RunConfig,
+        capacity: ByteSize,
+    ) -> Result<Self, TrainError> {
+        let mut arena = Arena::builder(device).capacity(capacity).reset(config.reset).build()?;
+        let model = Cnn::new(&arena, backend, &config.optimizer, config.seed)?;
+        arena.mark()?;
+        arena.observe(Some(heap::own_allocations));
+        Ok(Self { config, arena, model, step: 0 })
+    }
+
+    /// The arena.
+    #[must_use]
+    pub const fn arena(&self) -> &Arena<B::Device> {
+        &self.arena
+    }
+
+    /// The network.
+    #[must_use]
+    pub const fn model(&self) -> &Cnn<B> {
+        &self.model
+    }
+
+    /// The run's configuration.
+    #[must_use]
+    pub const fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// Steps done.
+    #[must_use]
+    pub const fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The network and the number of steps done, to be set to a checkpoint's.
+    pub(crate) const fn restore_point(&mut self) -> (&mut Cnn<B>, &mut u64) {
+        (&mut self.model, &mut self.step)
+    }
+
+    /// What was observed of the root scopes so far.
+    #[must_use]
+    pub fn steady_state(&self) -> Option<SteadyState> {
+        self.arena.observed()
+    }
+
+    /// Trains from where the run stands to its end, or until `stop` is set, which is looked at after
+    /// each step. `report` is told each step.
+    ///
+    /// # Errors
+    ///
+    /// When a step fails; the arena is at the mark then, and the step is not counted.
+    pub fn train(
+        &mut self,
+        data: &Dataset,
+        stop: &AtomicBool,
+        mut report: impl FnMut(&StepReport),
+    ) -> Result<Trained, TrainError> {
+        let steps_per_epoch = self.config.steps_per_epoch(data.len());
+        let steps_in_all = self.config.epochs * steps_per_epoch;
+        let last_step = self.config.steps.map_or(steps_in_all, |steps| steps.min(steps_in_all));
+        let mut order = vec![0; data.len()];
+        let mut done = Trained {
+            steps: self.step,
+            final_loss: None,
+            images: 0,
+            elapsed: Duration::ZERO,
+            off_the_mark: 0,
+            library_allocations_per_step: 0,
+            interrupted: false,
+        };
+        let start = Instant::now();
+        while self.step < last_step && !done.interrupted {
+            let epoch = self.step / steps_per_epoch;
+            shuffled_order(self.config.seed, epoch, &mut order);
+            let first = usize::try_from(self.step % steps_per_epoch).unwrap_or(usize::MAX);
+            let batches = order.chunks(self.config.batch).skip(first);
+            let mut after_step = |step: u64, loss: f32, images: usize, stats: Stats| {
+                done.steps = step;
+                done.final_loss = Some(loss);
+                done.images += images as u64;
+                done.elapsed = start.elapsed();
+                let (images, elapsed) = (done.images, done.elapsed);
+                let epoch = epoch + 1;
+                report(&StepReport { epoch, step, steps_in_all, loss, images, elapsed, stats });
+                done.interrupted = stop.load(Ordering::Relaxed);
+                step >= last_step || done.interrupted
+            };
+            match self.config.per {
+                Per::Minibatch => {
+                    for indices in batches {
+                        let library_before = heap::library_allocations();
+                        let loss = self.minibatch(data, indices)?;
+                        let library = heap::library_allocations() - library_before;
+                        done.library_allocations_per_step =
+                            done.library_allocations_per_step.max(library);
+                        let stats = self.arena.stats();
+                        done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
+                        if after_step(self.step, loss, indices.len(), stats) {
+                            break;
+                        }
+                    }
+                }
+                Per::Epoch => {
+                    self.epoch(data, batches, after_step)?;
+                    let stats = self.arena.stats();
+                    done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
+                }
+            }
+        }
+        done.elapsed = start.elapsed();
+        Ok(done)
+    }
+
+    /// One step in a root scope of its own.
+    fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
+        let Self { config, arena, model, step } = self;
+        // The short last batch of an epoch is a kind of step of its own.
+        let options = ScopeOptions::named("train").variant(indices.len() as u64);
+        let loss = arena
+            .scope_with(options, |scope| train_step(scope, model, config, data, indices, *step))?;
+        *step += 1;
+        Ok(loss)
+    }
+
+    /// All the batches in one root scope.
+    fn epoch(
+        &mut self,
+        data: &Dataset,
+        batches: Skip<Chunks<'_, u32>>,
+        mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
+    ) -> Result<(), TrainError> {
+        let Self { config, arena, model, step } = self;
+        arena.scope_named("epoch", |scope| {
+            for indices in batches {
+                let loss = train_step(scope, model, config, data, indices, *step)?;
+                *step += 1;
+                if after_step(*step, loss, indices.len(), scope.stats()) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Counts the images of a dataset that the network recognises, each batch in a root scope.
+    ///
+    /// # Errors
+    ///
+    /// When the arena has no room, or the device refuses.
+    pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
+        let Self { config, arena, model, .. } = self;
+        let all: Vec<u32> = (0..).take(data.len()).collect();
+        let mut hits = 0;
+        for indices in all.chunks(config.batch) {
+            let options = ScopeOptions::named("evaluate").variant(indices.len() as u64);
+            hits += arena.scope_with(options, |scope| {
+                let (images, labels) = load(scope, model, data, indices)?;
+                let loss = model.evaluate(scope, images.view(), labels.view())?;
+                Ok::<_, TrainError>(u64::from(scope.read_one(loss.hits.view())?))
+            })?;
+        }
+        Ok(Evaluation { hits, images: data.len() as u64 })
+    }
+}
+
+type Images<'s, B> = arena_scope::Transient<'s, f32, <B as Backend>::Device>;
+type Labels<'s, B> = arena_scope::Transient<'s, u32, <B as Backend>::Device>;
+
+/// A batch in the scope's memory.
+fn load<'s, B: Backend>(
+    scope: &Scope<'s, '_, B::Device>,
+    model: &Cnn<B>,
+    data: &Dataset,
+    indices: &[u32],
+) -> Result<(Images<'s, B>, Labels<'s, B>), TrainError> {
+    let mut images = scope.alloc(indices.len() * IMAGE_LEN)?;
+    let mut labels = scope.alloc(indices.len())?;
+    model.backend().load_batch(data, indices, images.view_mut(), labels.view_mut())?;
+    Ok((images, labels))
+}
+
+/// One step: load, forward, backward, update. Returns the loss.
+fn train_step<B: Backend>(
+    scope: &Scope<'_, '_, B::Device>,
+    model: &mut Cnn<B>,
+    config: &RunConfig,
+    data: &Dataset,
+    indices: &[u32],
+    step: u64,
+) -> Result<f32, TrainError> {
+    let (images, labels) = load(scope, model, data, indices)?;
+    let loss = model.gradients(scope, images, labels)?;
+    model.update(&config.optimizer, step + 1, config.rate_factor(step, data.len()))?;
+    Ok(scope.read_one(loss.mean.view())?)
+}
