@@ -1,0 +1,133 @@
+//! The program from outside: what it prints, writes, refuses, and how it ends.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rstest::rstest;
+use serde_json::Value;
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist")
+}
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    command.arg("--data").arg(data()).args(["--threads", "2"]).args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_run_prints_its_summary_and_writes_the_same_figures_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("summary.json");
+    let output = run(&["--steps", "12", "--json", json.to_str().unwrap()]);
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for line in [
+        "driver allocations 1, after step 1: 0",
+        "heap allocations   0 per steady step",
+        "addresses          the same in each step of a kind:",
+        "used               at the mark after every step",
+    ] {
+        assert!(printed.contains(line), "`{line}` is missing in:\n{printed}");
+    }
+    let summary: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(summary["steps"], 12);
+    assert_eq!(summary["driver_allocations_total"], 1);
+    assert_eq!(summary["driver_allocations_after_first_step"], 0);
+    assert_eq!(summary["host_allocations_per_step"], 0);
+    assert_eq!(summary["signature_stable"], true);
+    assert_eq!(summary["kept_bytes"], 0);
+    let bytes = |key: &str| summary[key].as_u64().unwrap();
+    let parts = bytes("persistent_bytes") + bytes("peak_transient_bytes");
+    assert_eq!(bytes("capacity_bytes"), parts, "just what the run needs");
+    for key in ["accuracy", "final_loss", "images_per_second", "library_allocations_per_step"] {
+        assert!(summary[key].is_number(), "{key}: {summary}");
+    }
+}
+
+#[test]
+fn the_probe_prints_the_capacity_that_serves_and_no_less_does() {
+    let printed = text(&run(&["--device", "probe"]).stdout);
+    let line = printed.lines().find(|line| line.starts_with("smallest capacity")).unwrap();
+    let bytes: u64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
+
+    let enough = run(&["--steps", "2", "--capacity", &bytes.to_string()]);
+    assert!(enough.status.success(), "{}", text(&enough.stderr));
+    let short = run(&["--steps", "2", "--capacity", &(bytes - 1).to_string()]);
+    assert_eq!(short.status.code(), Some(1));
+    let told = text(&short.stderr);
+    assert!(told.contains(&format!("needs {bytes} bytes")) && told.contains("1 more"), "{told}");
+    assert!(!told.contains("step"), "refused before the first step: {told}");
+}
+
+#[test]
+fn a_scope_per_epoch_says_beforehand_that_it_does_not_fit() {
+    let output = run(&["--per", "epoch", "--capacity", "1GiB"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("a capacity of 1073741824 bytes is too small"), "{told}");
+    assert!(told.contains("take a scope per minibatch"), "{told}");
+}
+
+#[rstest]
+#[case(&["--batch", "0"])]
+#[case(&["--lr", "-1"])]
+#[case(&["--lr", "NaN"])]
+#[case(&["--expect-accuracy", "99"])]
+#[case(&["--capacity", "lots"])]
+#[case(&["--device", "abacus"])]
+fn arguments_that_make_no_sense_exit_with_2(#[case] arguments: &[&str]) {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_accuracy_below_the_expected_one_exits_with_1() {
+    let output = run(&["--steps", "1", "--expect-accuracy", "0.99"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("is below 0.99"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn missing_data_is_an_error_that_names_the_file() {
+    let output = Command::new(env!("CARGO_BIN_EXE_arena-train"))
+        .args(["--data", "no/such/folder"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("train-images-idx3-ubyte") && told.contains("no/such/folder"), "{told}");
+}
+
+#[test]
+fn ctrl_c_stops_after_the_step_with_the_summary_so_far_and_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("run.safetensors");
+    let mut child = program(&["--epochs", "50", "--checkpoint", checkpoint.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first line comes after 100 steps: it is training.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("step 100/"));
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    lines.for_each(drop);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let printed = text(&output.stdout);
+    assert!(printed.starts_with("stopped            on request, after step "), "{printed}");
+    assert!(printed.contains("used               at the mark after every step"), "{printed}");
+    assert!(checkpoint.exists());
+}
