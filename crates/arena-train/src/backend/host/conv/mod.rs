@@ -5,8 +5,8 @@
 //! *route*: 0 to 3 in the order top left, top right, bottom left, bottom right, or
 //! [`CLOSED`] where ReLU lets no gradient through.
 //!
-//! At most one element in four of the gradient before the pool is not zero. Both gradient kernels
-//! use that: they walk over the open routes and skip the zeros, which cuts their arithmetic to
+//! At most one in four elements of the gradient before the pool gets one. Both gradient kernels
+//! use that: they walk over the open routes and skip the rest, which cuts their arithmetic to
 //! less than a quarter of the dense product's.
 
 mod forward;
