@@ -42,7 +42,7 @@ mod tests {
         assert_ne!(a, b, "another seed gives other values");
 
         he_uniform(1, 0, 25, 0.5, &mut b);
-        assert!(a.iter().zip(b).all(|(a, b)| *b == 0.5 * a), "the scale multiplies");
+        assert!(a.iter().zip(&b).all(|(a, b)| *b == 0.5 * a), "the scale multiplies");
 
         let bound = (6.0_f32 / 25.0).sqrt();
         assert!(a.iter().all(|v| v.abs() <= bound));

@@ -27,6 +27,18 @@ pub enum BatchError {
         /// Elements found.
         found: usize,
     },
+    /// A dataset whose images are not as many pixels as its labels and its image size come to.
+    #[error("the dataset holds {pixels} pixels, not {labels} images of {rows} x {cols}")]
+    Dataset {
+        /// Pixels of all images.
+        pixels: usize,
+        /// Number of labels.
+        labels: usize,
+        /// Rows of an image.
+        rows: usize,
+        /// Columns of an image.
+        cols: usize,
+    },
     /// An index beyond the dataset's end.
     #[error("image {index} of a dataset of {count}")]
     Index {
@@ -41,7 +53,15 @@ pub enum BatchError {
 /// seed and epoch.
 ///
 /// `order.chunks(batch)` are then the epoch's batches, the last one shorter where the count does
-/// not divide. An epoch's order depends on no earlier epoch, so a resumed run meets the same one.
+/// not divide:
+///
+/// ```
+/// let mut order = vec![0; 10];
+/// arena_train::data::shuffled_order(1, 0, &mut order);
+/// let lens: Vec<usize> = order.chunks(4).map(<[u32]>::len).collect();
+/// assert_eq!(lens, [4, 4, 2]);
+/// ```
+/// An epoch's order depends on no earlier epoch, so a resumed run meets the same one.
 ///
 /// # Panics
 ///
@@ -68,7 +88,12 @@ pub fn fill_batch(
     pixels: &mut [f32],
     labels: &mut [u32],
 ) -> Result<(), BatchError> {
-    let image_len = dataset.image_len();
+    let Dataset { rows, cols, .. } = *dataset;
+    let count = dataset.len();
+    let image_len = rows
+        .checked_mul(cols)
+        .filter(|image_len| image_len.checked_mul(count) == Some(dataset.images.len()))
+        .ok_or(BatchError::Dataset { pixels: dataset.images.len(), labels: count, rows, cols })?;
     let check = |operand, found, expected| {
         if found == expected {
             Ok(())
@@ -78,7 +103,6 @@ pub fn fill_batch(
     };
     check("pixels", pixels.len(), indices.len() * image_len)?;
     check("labels", labels.len(), indices.len())?;
-    let count = dataset.len();
     if let Some(index) = indices.iter().find(|index| **index as usize >= count) {
         return Err(BatchError::Index { index: *index, count });
     }
@@ -161,6 +185,11 @@ mod tests {
             fill_batch(&dataset, &[0, 1], &mut pixels, &mut labels[..1]),
             Err(BatchError::Length { operand: "labels", expected: 2, found: 1 })
         );
+        let damaged = Dataset { rows: usize::MAX, ..dataset };
+        assert!(matches!(
+            fill_batch(&damaged, &[0, 1], &mut pixels, &mut labels),
+            Err(BatchError::Dataset { pixels: 8, labels: 4, .. })
+        ));
         assert_eq!((pixels, labels), ([5.0; 4], [5; 2]));
     }
 }

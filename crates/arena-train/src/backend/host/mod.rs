@@ -16,6 +16,9 @@
 //! With the channels innermost a kernel's row over an image's row is one contiguous run, so the
 //! convolutions need no im2col: they read the image where it lies.
 //!
+//! Buffers and workspaces may lie anywhere, but the kernels are about a tenth faster where they
+//! begin on a multiple of 64 bytes, so that vector loads do not straddle cache lines.
+//!
 //! # Threads
 //!
 //! Call the functions inside [`rayon::ThreadPool::install`]: joining from outside a pool allocates.
@@ -28,6 +31,20 @@
 //! The inner loops are written once over [`pulp`]'s vectors and compiled for AVX-512, AVX2 and
 //! plain code; the choice is made at run time. Sums run along vector lanes and never across them,
 //! so vector widths agree to the bit wherever the processor fuses multiply and add.
+
+//!
+//! # Example
+//!
+//! ```
+//! use arena_train::backend::host::{Activation, KernelError, LinearShape, linear_forward};
+//!
+//! let shape = LinearShape { batch: 2, in_features: 3, out_features: 1 };
+//! let input = [1.0, 2.0, 3.0, -1.0, -2.0, -3.0];
+//! let mut output = [f32::NAN; 2];
+//! linear_forward(&shape, &input, &[1.0; 3], &[0.5], Activation::Relu, &mut output, 1)?;
+//! assert_eq!(output, [6.5, 0.0]);
+//! # Ok::<(), KernelError>(())
+//! ```
 
 mod conv;
 mod error;

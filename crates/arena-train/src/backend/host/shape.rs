@@ -5,7 +5,8 @@ use super::error::KernelError;
 /// A convolution without padding and with stride 1, followed by ReLU and a 2x2 max-pool.
 ///
 /// The kernels ask for: in channels 1 or a multiple of 16; out channels a multiple of 32; an even
-/// number of output rows and a multiple of 4 output columns before the pool.
+/// number of output rows and a multiple of 4 output columns before the pool. [`ConvShape::check`]
+/// tells; the counts of a shape that it refuses mean nothing and may overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvShape {
     /// Images in the batch.
@@ -132,7 +133,7 @@ impl ConvShape {
     }
 }
 
-/// A linear layer.
+/// A linear layer. The counts of a shape that [`LinearShape::check`] refuses may overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearShape {
     /// Rows of the input: the images in the batch.

@@ -76,10 +76,10 @@ pub fn conv_relu_pool_forward(
 
 /// Reorders the weights so that a tile reads its own in one stream:
 /// `[tile of out channels, kernel row, kernel column, in channel, out channel in the tile]`.
-struct PackWeights<'a> {
-    shape: &'a ConvShape,
-    weight: &'a [f32],
-    packed: &'a mut [f32],
+pub(super) struct PackWeights<'a> {
+    pub(super) shape: &'a ConvShape,
+    pub(super) weight: &'a [f32],
+    pub(super) packed: &'a mut [f32],
 }
 
 impl WithSimd for PackWeights<'_> {
@@ -100,13 +100,13 @@ impl WithSimd for PackWeights<'_> {
     }
 }
 
-struct Forward<'a> {
-    shape: &'a ConvShape,
-    input: &'a [f32],
-    packed: &'a [f32],
-    bias: &'a [f32],
-    output: &'a mut [f32],
-    routes: &'a mut [u8],
+pub(super) struct Forward<'a> {
+    pub(super) shape: &'a ConvShape,
+    pub(super) input: &'a [f32],
+    pub(super) packed: &'a [f32],
+    pub(super) bias: &'a [f32],
+    pub(super) output: &'a mut [f32],
+    pub(super) routes: &'a mut [u8],
 }
 
 impl WithSimd for Forward<'_> {

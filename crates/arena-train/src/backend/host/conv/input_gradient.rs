@@ -9,11 +9,17 @@ use crate::backend::host::error::{KernelError, check_len, check_workspace};
 use crate::backend::host::shape::ConvShape;
 use crate::backend::host::split::{part_count, part_len};
 
-/// Vectors of a row of the kernel whose sums are kept in registers.
-const BLOCK: usize = 10;
+/// Elements of a row of the kernel whose sums are kept in registers, where there are as many.
+///
+/// In elements and not in vectors, because the order in which contributions meet in an element of
+/// the result follows from the blocks, and must not depend on the width of a vector.
+const WIDE: usize = 80;
+
+/// Elements of a block at the end of a row: in channels come in multiples of this.
+const SHORT: usize = 16;
 
 /// Workspace of one part: the open routes of one image sorted by pixel, and where each pixel's end.
-fn part_workspace_len(shape: &ConvShape) -> usize {
+pub(super) fn part_workspace_len(shape: &ConvShape) -> usize {
     shape.out_image_len() * ENTRY_LEN + shape.conv_rows() * shape.conv_cols() + 1
 }
 
@@ -91,14 +97,14 @@ pub fn conv_input_gradient(
     Ok(())
 }
 
-struct InputGradient<'a> {
-    shape: &'a ConvShape,
-    weight: &'a [f32],
-    routes: &'a [u8],
-    output_gradient: &'a [f32],
-    input_gradient: &'a mut [f32],
-    list: &'a mut [OpenRoute],
-    ends: &'a mut [u32],
+pub(super) struct InputGradient<'a> {
+    pub(super) shape: &'a ConvShape,
+    pub(super) weight: &'a [f32],
+    pub(super) routes: &'a [u8],
+    pub(super) output_gradient: &'a [f32],
+    pub(super) input_gradient: &'a mut [f32],
+    pub(super) list: &'a mut [OpenRoute],
+    pub(super) ends: &'a mut [u32],
 }
 
 impl WithSimd for InputGradient<'_> {
@@ -121,13 +127,19 @@ impl WithSimd for InputGradient<'_> {
                     let weight = &self.weight[row * run_len + first..];
                     let shift = row * shape.row_len() + first;
                     let gradient = &mut input_gradient[shift..];
-                    if run_len - first >= BLOCK * S::F32_LANES {
-                        scatter::<S, BLOCK>(simd, shape, weight, self.list, self.ends, gradient);
-                        first += BLOCK * S::F32_LANES;
-                    } else {
-                        scatter::<S, 1>(simd, shape, weight, self.list, self.ends, gradient);
-                        first += S::F32_LANES;
+                    let wide = run_len - first >= WIDE;
+                    let block = Block { shape, weight, list: self.list, ends: self.ends };
+                    match (S::F32_LANES, wide) {
+                        (16, true) => block.scatter::<S, { WIDE / 16 }>(simd, gradient),
+                        (16, false) => block.scatter::<S, { SHORT / 16 }>(simd, gradient),
+                        (8, true) => block.scatter::<S, { WIDE / 8 }>(simd, gradient),
+                        (8, false) => block.scatter::<S, { SHORT / 8 }>(simd, gradient),
+                        (4, true) => block.scatter::<S, { WIDE / 4 }>(simd, gradient),
+                        (4, false) => block.scatter::<S, { SHORT / 4 }>(simd, gradient),
+                        (_, true) => block.scatter::<S, WIDE>(simd, gradient),
+                        (_, false) => block.scatter::<S, SHORT>(simd, gradient),
                     }
+                    first += if wide { WIDE } else { SHORT };
                 }
             }
         }
@@ -175,40 +187,45 @@ fn sort_by_pixel(
     }
 }
 
-/// Adds to the gradient what `VECTORS` vectors of one row of all filters bring.
-#[inline(always)]
-fn scatter<S: Simd, const VECTORS: usize>(
-    simd: S,
-    shape: &ConvShape,
-    weight: &[f32],
-    list: &[OpenRoute],
-    ends: &[u32],
-    gradient: &mut [f32],
-) {
-    let len = VECTORS * S::F32_LANES;
-    let (pixel, row) = (shape.in_channels, shape.row_len());
-    let shifts = [0, pixel, row, row + pixel];
-    for window_row in 0..shape.out_rows() {
-        for window_col in 0..shape.out_cols() {
-            let window = window_row * shape.out_cols() + window_col;
-            let origin = 2 * window_row * row + 2 * window_col * pixel;
-            for (route, shift) in shifts.into_iter().enumerate() {
-                let index = 4 * window + route;
-                let open = &list[ends[index] as usize..ends[index + 1] as usize];
-                if open.is_empty() {
-                    continue;
-                }
-                let mut sums = [simd.splat_f32s(0.0); VECTORS];
-                for open in open {
-                    let value = simd.splat_f32s(open.value);
-                    let filter = &weight[open.offset as usize..][..len];
-                    for (sum, weight) in sums.iter_mut().zip(S::as_simd_f32s(filter).0) {
-                        *sum = simd.mul_add_e_f32s(value, *weight, *sum);
+/// One block of one row of all filters.
+struct Block<'a> {
+    shape: &'a ConvShape,
+    /// From the block's first element in the first filter.
+    weight: &'a [f32],
+    list: &'a [OpenRoute],
+    ends: &'a [u32],
+}
+
+impl Block<'_> {
+    /// Adds to the gradient what the block, `VECTORS` vectors wide, brings.
+    #[inline(always)]
+    fn scatter<S: Simd, const VECTORS: usize>(&self, simd: S, gradient: &mut [f32]) {
+        let shape = self.shape;
+        let len = VECTORS * S::F32_LANES;
+        let (pixel, row) = (shape.in_channels, shape.row_len());
+        let shifts = [0, pixel, row, row + pixel];
+        for window_row in 0..shape.out_rows() {
+            for window_col in 0..shape.out_cols() {
+                let window = window_row * shape.out_cols() + window_col;
+                let origin = 2 * window_row * row + 2 * window_col * pixel;
+                for (route, shift) in shifts.into_iter().enumerate() {
+                    let index = 4 * window + route;
+                    let open = self.ends[index] as usize..self.ends[index + 1] as usize;
+                    if open.is_empty() {
+                        continue;
                     }
-                }
-                let run = &mut gradient[origin + shift..][..len];
-                for (gradient, sum) in S::as_mut_simd_f32s(run).0.iter_mut().zip(sums) {
-                    *gradient = simd.add_f32s(*gradient, sum);
+                    let mut sums = [simd.splat_f32s(0.0); VECTORS];
+                    for open in &self.list[open] {
+                        let value = simd.splat_f32s(open.value);
+                        let filter = &self.weight[open.offset as usize..][..len];
+                        for (sum, weight) in sums.iter_mut().zip(S::as_simd_f32s(filter).0) {
+                            *sum = simd.mul_add_e_f32s(value, *weight, *sum);
+                        }
+                    }
+                    let run = &mut gradient[origin + shift..][..len];
+                    for (gradient, sum) in S::as_mut_simd_f32s(run).0.iter_mut().zip(sums) {
+                        *gradient = simd.add_f32s(*gradient, sum);
+                    }
                 }
             }
         }

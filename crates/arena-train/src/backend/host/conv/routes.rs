@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::CLOSED;
 use crate::backend::host::shape::ConvShape;
 
-/// One element of the gradient before the pool that is not zero.
+/// One element of the gradient before the pool that ReLU and the pool let through.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct OpenRoute {

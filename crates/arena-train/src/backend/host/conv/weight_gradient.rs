@@ -20,15 +20,15 @@ const NARROW_LANES: usize = 8;
 
 /// The workspace of one part: lists of open routes, one image's bias sums, padded images, padded
 /// filter sums.
-struct PartLens {
-    list: usize,
-    bias: usize,
-    images: usize,
-    sums: usize,
+pub(super) struct PartLens {
+    pub(super) list: usize,
+    pub(super) bias: usize,
+    pub(super) images: usize,
+    pub(super) sums: usize,
 }
 
 impl PartLens {
-    fn new(shape: &ConvShape, channels: usize) -> Self {
+    pub(super) fn new(shape: &ConvShape, channels: usize) -> Self {
         let windows = shape.out_rows() * shape.out_cols();
         let list = GROUP * (windows + 1) * ENTRY_LEN;
         if shape.run_len().is_multiple_of(MAX_LANES) {
@@ -138,18 +138,18 @@ fn dispatch_narrow(arch: Arch, work: WeightGradient<'_>) {
     arch.dispatch(work);
 }
 
-struct WeightGradient<'a> {
-    shape: &'a ConvShape,
-    first_channel: usize,
-    input: &'a [f32],
-    routes: &'a [u8],
-    output_gradient: &'a [f32],
-    weight_gradient: &'a mut [f32],
-    bias_gradient: &'a mut [f32],
-    lists: &'a mut [OpenRoute],
-    bias_partial: &'a mut [f32],
-    images: &'a mut [f32],
-    sums: &'a mut [f32],
+pub(super) struct WeightGradient<'a> {
+    pub(super) shape: &'a ConvShape,
+    pub(super) first_channel: usize,
+    pub(super) input: &'a [f32],
+    pub(super) routes: &'a [u8],
+    pub(super) output_gradient: &'a [f32],
+    pub(super) weight_gradient: &'a mut [f32],
+    pub(super) bias_gradient: &'a mut [f32],
+    pub(super) lists: &'a mut [OpenRoute],
+    pub(super) bias_partial: &'a mut [f32],
+    pub(super) images: &'a mut [f32],
+    pub(super) sums: &'a mut [f32],
 }
 
 impl WithSimd for WeightGradient<'_> {
