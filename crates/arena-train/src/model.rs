@@ -1,9 +1,9 @@
 //! The network: two convolutions, two linear layers.
 
-use arena_scope::{Arena, Scope, Transient};
+use arena_scope::{Arena, Scope};
 
 use crate::backend::host::{Activation, ConvShape};
-use crate::backend::{Backend, In};
+use crate::backend::{Backend, Buffer, In};
 use crate::error::TrainError;
 use crate::init::LOGITS_SCALE;
 use crate::layers::{Conv, Linear, Loss, Pooled, loss, loss_and_gradient};
@@ -40,8 +40,8 @@ struct Layers<B: Backend> {
 struct Activations<'s, B: Backend> {
     pooled1: Pooled<'s, B>,
     pooled2: Pooled<'s, B>,
-    hidden: Transient<'s, f32, B::Device>,
-    logits: Transient<'s, f32, B::Device>,
+    hidden: Buffer<'s, B>,
+    logits: Buffer<'s, B>,
 }
 
 impl<B: Backend> Cnn<B> {
@@ -139,7 +139,7 @@ impl<B: Backend> Cnn<B> {
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
         images: In<'_, B>,
-    ) -> Result<Transient<'s, f32, B::Device>, TrainError> {
+    ) -> Result<Buffer<'s, B>, TrainError> {
         let Self { backend, layers } = self;
         // Each layer's input is dropped as soon as its output is there.
         let pooled = layers.conv1.forward(backend, step, batch, images)?.values;
@@ -173,8 +173,8 @@ impl<B: Backend> Cnn<B> {
     pub fn gradients<'s>(
         &mut self,
         step: &Scope<'s, '_, B::Device>,
-        images: Transient<'s, f32, B::Device>,
-        labels: Transient<'s, u32, B::Device>,
+        images: Buffer<'s, B>,
+        labels: Buffer<'s, B, u32>,
     ) -> Result<Loss<'s, B>, TrainError> {
         let batch = labels.len();
         let Activations { pooled1, pooled2, hidden, logits } =

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arena_scope::{Arena, ByteSize, Reset, Scope, ScopeOptions, Stats, SteadyState};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Buffer};
 use crate::data::{Dataset, shuffled_order};
 use crate::error::TrainError;
 use crate::heap;
@@ -300,8 +300,8 @@ impl<B: Backend> Trainer<B> {
     }
 }
 
-type Images<'s, B> = arena_scope::Transient<'s, f32, <B as Backend>::Device>;
-type Labels<'s, B> = arena_scope::Transient<'s, u32, <B as Backend>::Device>;
+/// A batch's pixels and labels.
+type Batch<'s, B> = (Buffer<'s, B>, Buffer<'s, B, u32>);
 
 /// A batch in the scope's memory.
 fn load<'s, B: Backend>(
@@ -309,7 +309,7 @@ fn load<'s, B: Backend>(
     model: &Cnn<B>,
     data: &Dataset,
     indices: &[u32],
-) -> Result<(Images<'s, B>, Labels<'s, B>), TrainError> {
+) -> Result<Batch<'s, B>, TrainError> {
     let mut images = scope.alloc(indices.len() * IMAGE_LEN)?;
     let mut labels = scope.alloc(indices.len())?;
     model.backend().load_batch(data, indices, images.view_mut(), labels.view_mut())?;

@@ -7,7 +7,7 @@ pub mod host;
 mod host_backend;
 mod probe_backend;
 
-use arena_scope::{Device, View, ViewMut};
+use arena_scope::{Device, Transient, View, ViewMut};
 
 use crate::data::Dataset;
 use crate::error::TrainError;
@@ -15,6 +15,9 @@ use host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
 
 pub use host_backend::HostBackend;
 pub use probe_backend::ProbeBackend;
+
+/// A buffer of a step on a backend's device.
+pub type Buffer<'s, B, T = f32> = Transient<'s, T, <B as Backend>::Device>;
 
 /// Read access to a buffer on a backend's device.
 pub type In<'v, B, T = f32> = View<'v, T, <B as Backend>::Device>;

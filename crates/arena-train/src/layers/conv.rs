@@ -1,9 +1,9 @@
 //! Convolution, bias, ReLU and max-pool as one layer.
 
-use arena_scope::{Arena, Scope, Transient};
+use arena_scope::{Arena, Scope};
 
 use crate::backend::host::ConvShape;
-use crate::backend::{Backend, In, Weights, WeightsMut};
+use crate::backend::{Backend, Buffer, In, Weights, WeightsMut};
 use crate::error::TrainError;
 use crate::init::he_uniform;
 use crate::parameter::Parameter;
@@ -12,9 +12,9 @@ use crate::parameter::Parameter;
 #[derive(Debug)]
 pub struct Pooled<'s, B: Backend> {
     /// `[batch, rows, columns, channels]`.
-    pub values: Transient<'s, f32, B::Device>,
+    pub values: Buffer<'s, B>,
     /// For each value the place in its window, or that no gradient passes.
-    pub routes: Transient<'s, u8, B::Device>,
+    pub routes: Buffer<'s, B, u8>,
 }
 
 /// A convolution without padding, its ReLU, and a 2x2 max-pool.
@@ -120,7 +120,7 @@ impl<B: Backend> Conv<B> {
         batch: usize,
         routes: In<'_, B, u8>,
         output_gradient: In<'_, B>,
-    ) -> Result<Transient<'s, f32, B::Device>, TrainError> {
+    ) -> Result<Buffer<'s, B>, TrainError> {
         let shape = self.shape(batch);
         let mut input_gradient = step.alloc(shape.input_len())?;
         let mut workspace = step.alloc(backend.conv_input_gradient_workspace_len(&shape)?)?;

@@ -1,9 +1,9 @@
 //! A linear layer and its activation.
 
-use arena_scope::{Arena, Scope, Transient};
+use arena_scope::{Arena, Scope};
 
 use crate::backend::host::{Activation, LinearShape};
-use crate::backend::{Backend, In, Weights, WeightsMut};
+use crate::backend::{Backend, Buffer, In, Weights, WeightsMut};
 use crate::error::TrainError;
 use crate::init::he_uniform;
 use crate::parameter::Parameter;
@@ -63,7 +63,7 @@ impl<B: Backend> Linear<B> {
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
         input: In<'_, B>,
-    ) -> Result<Transient<'s, f32, B::Device>, TrainError> {
+    ) -> Result<Buffer<'s, B>, TrainError> {
         let shape = self.shape(batch);
         let mut output = step.alloc(shape.output_len())?;
         let weights = Weights { weight: self.weight.view(), bias: self.bias.view() };
@@ -104,7 +104,7 @@ impl<B: Backend> Linear<B> {
         batch: usize,
         output_gradient: In<'_, B>,
         relu_output: Option<In<'_, B>>,
-    ) -> Result<Transient<'s, f32, B::Device>, TrainError> {
+    ) -> Result<Buffer<'s, B>, TrainError> {
         let shape = self.shape(batch);
         let mut input_gradient = step.alloc(shape.input_len())?;
         backend.linear_input_gradient(

@@ -1,17 +1,17 @@
 //! Softmax cross-entropy.
 
-use arena_scope::{Scope, Transient};
+use arena_scope::Scope;
 
-use crate::backend::{Backend, In, LossMut};
+use crate::backend::{Backend, Buffer, In, LossMut};
 use crate::error::TrainError;
 
 /// The loss of a batch, on the device: one element each.
 #[derive(Debug)]
 pub struct Loss<'s, B: Backend> {
     /// Mean cross-entropy, in nats.
-    pub mean: Transient<'s, f32, B::Device>,
+    pub mean: Buffer<'s, B>,
     /// Images whose largest logit is their label's.
-    pub hits: Transient<'s, u32, B::Device>,
+    pub hits: Buffer<'s, B, u32>,
 }
 
 impl<'s, B: Backend> Loss<'s, B> {
@@ -52,7 +52,7 @@ pub fn loss_and_gradient<'s, B: Backend>(
     classes: usize,
     logits: In<'_, B>,
     labels: In<'_, B, u32>,
-) -> Result<(Loss<'s, B>, Transient<'s, f32, B::Device>), TrainError> {
+) -> Result<(Loss<'s, B>, Buffer<'s, B>), TrainError> {
     let mut loss = Loss::alloc(step)?;
     let mut gradient = step.alloc(logits.len())?;
     let wanted = Some(gradient.view_mut());
