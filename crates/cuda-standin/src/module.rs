@@ -96,13 +96,13 @@ impl Driver {
         }
         let parsed = ptx::parse(text).map_err(|error| self.refuse_ptx(&error))?;
         let mut variables = BTreeMap::new();
-        for variable in parsed.variables() {
+        for variable in &parsed.variables {
             self.require_free(device, variable.bytes)?;
             let owner =
                 Owner { device: Some(device), context, kind: Kind::Module, phase: Phase::Live };
             let base = self.memory.allocate(variable.bytes.max(1), owner)?;
             raw::fill(base, variable.bytes, &[0]);
-            variables.insert(variable.name.clone(), (base, variable.bytes));
+            variables.insert(variable.name.to_owned(), (base, variable.bytes));
         }
         let addresses: BTreeMap<&str, Address> =
             variables.iter().map(|(n, (a, _))| (n.as_str(), *a)).collect();
@@ -115,9 +115,9 @@ impl Driver {
                 return Err(self.refuse_ptx(&error));
             }
         };
-        for variable in parsed.variables() {
-            let bytes = variable.initial_bytes(&addresses);
-            raw::write(variables[&variable.name].0, &bytes);
+        for variable in &parsed.variables {
+            let bytes = variable.initial_bytes(|name| addresses.get(name).copied());
+            raw::write(variables[variable.name].0, &bytes);
         }
         let program = Arc::new(program);
         Ok(self.modules.add(Module { context, program, variables, functions: BTreeMap::new() }))

@@ -40,3 +40,35 @@ pub(crate) fn read(from: Address, len: u64) -> Vec<u8> {
     unsafe { std::ptr::copy_nonoverlapping(pointer(from), bytes.as_mut_ptr(), bytes.len()) };
     bytes
 }
+
+/// Reads a value of 1, 2, 4 or 8 bytes, aligned or not.
+#[inline]
+pub(crate) fn load(from: Address, bytes: u8) -> u64 {
+    let from = pointer(from);
+    match bytes {
+        // SAFETY: the byte is live (module rule).
+        1 => u64::from(unsafe { from.read() }),
+        // SAFETY: the two bytes are live (module rule).
+        2 => u64::from(unsafe { from.cast::<u16>().read_unaligned() }),
+        // SAFETY: the four bytes are live (module rule).
+        4 => u64::from(unsafe { from.cast::<u32>().read_unaligned() }),
+        // SAFETY: the eight bytes are live (module rule).
+        _ => unsafe { from.cast::<u64>().read_unaligned() },
+    }
+}
+
+/// Writes the low 1, 2, 4 or 8 bytes of a value, aligned or not.
+#[inline]
+pub(crate) fn store(to: Address, bytes: u8, value: u64) {
+    let to = pointer(to);
+    match bytes {
+        // SAFETY: the byte is live (module rule).
+        1 => unsafe { to.write(value as u8) },
+        // SAFETY: the two bytes are live (module rule).
+        2 => unsafe { to.cast::<u16>().write_unaligned(value as u16) },
+        // SAFETY: the four bytes are live (module rule).
+        4 => unsafe { to.cast::<u32>().write_unaligned(value as u32) },
+        // SAFETY: the eight bytes are live (module rule).
+        _ => unsafe { to.cast::<u64>().write_unaligned(value) },
+    }
+}
