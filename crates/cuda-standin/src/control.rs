@@ -96,8 +96,9 @@ impl Standin {
     /// Opens the stand-in beside the running program, so that a later `dlopen("libcuda.so")` finds it, and resets it
     /// with seed 0. The cuBLAS stand-in is opened as well when it is there.
     ///
-    /// Keep the value for the whole test: the driver is shared by the process. Loading twice in one thread without
-    /// dropping the first waits for ever.
+    /// Keep the value for the whole test and drop it after everything of cudarc (declare it first, or as the last field
+    /// of a structure): the driver is shared by the process, and a context that is dropped later would be released from
+    /// under the next test. Loading twice in one thread without dropping the first waits for ever.
     ///
     /// # Errors
     ///
