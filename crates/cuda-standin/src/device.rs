@@ -91,7 +91,7 @@ impl Driver {
 /// features that the stand-in lacks.
 pub(crate) fn attribute(settings: &Settings, device: usize, attribute: u32) -> CuResult<i32> {
     Ok(match attribute {
-        1 | 2 | 3 => 1024,
+        1..=3 => 1024,
         4 => 64,
         5 => i32::MAX,
         6 | 7 => 65535,

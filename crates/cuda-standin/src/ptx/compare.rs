@@ -3,35 +3,33 @@
 use super::scalar::{Binary, integers};
 use super::types::Type;
 use half::{bf16, f16};
+use std::cmp::Ordering::{Equal, Greater, Less};
 
-/// Both operands of a float comparison as doubles.
+/// A question about how two floats compare; `None` when one of them is a NaN.
 macro_rules! floats {
-    ($kind:expr, ($a:ident, $b:ident) => $body:expr) => {
+    ($kind:expr, $answers:pat) => {
         match $kind {
             Type::F32 => Some(
-                (|x: u64, y: u64| {
-                    let ($a, $b) = (f32::from_bits(x as u32), f32::from_bits(y as u32));
-                    u64::from($body)
+                (|a: u64, b: u64| {
+                    let order = f32::from_bits(a as u32).partial_cmp(&f32::from_bits(b as u32));
+                    u64::from(matches!(order, $answers))
                 }) as Binary,
             ),
             Type::F64 => Some(
-                (|x: u64, y: u64| {
-                    let ($a, $b) = (f64::from_bits(x), f64::from_bits(y));
-                    u64::from($body)
+                (|a: u64, b: u64| {
+                    u64::from(matches!(f64::from_bits(a).partial_cmp(&f64::from_bits(b)), $answers))
                 }) as Binary,
             ),
             Type::F16 => Some(
-                (|x: u64, y: u64| {
-                    let ($a, $b) =
-                        (f16::from_bits(x as u16).to_f32(), f16::from_bits(y as u16).to_f32());
-                    u64::from($body)
+                (|a: u64, b: u64| {
+                    let order = f16::from_bits(a as u16).partial_cmp(&f16::from_bits(b as u16));
+                    u64::from(matches!(order, $answers))
                 }) as Binary,
             ),
             Type::BF16 => Some(
-                (|x: u64, y: u64| {
-                    let ($a, $b) =
-                        (bf16::from_bits(x as u16).to_f32(), bf16::from_bits(y as u16).to_f32());
-                    u64::from($body)
+                (|a: u64, b: u64| {
+                    let order = bf16::from_bits(a as u16).partial_cmp(&bf16::from_bits(b as u16));
+                    u64::from(matches!(order, $answers))
                 }) as Binary,
             ),
             _ => None,
@@ -40,24 +38,25 @@ macro_rules! floats {
 }
 
 /// The comparison that a suffix names, for a type.
+#[expect(clippy::redundant_pattern_matching, reason = "one macro asks every question")]
 pub(crate) fn comparison(name: &str, kind: Type) -> Option<Binary> {
     if kind.is_float() {
         return match name {
-            "eq" => floats!(kind, (a, b) => a == b),
-            "ne" => floats!(kind, (a, b) => a < b || a > b),
-            "lt" => floats!(kind, (a, b) => a < b),
-            "le" => floats!(kind, (a, b) => a <= b),
-            "gt" => floats!(kind, (a, b) => a > b),
-            "ge" => floats!(kind, (a, b) => a >= b),
+            "eq" => floats!(kind, Some(Equal)),
+            "ne" => floats!(kind, Some(Less | Greater)),
+            "lt" => floats!(kind, Some(Less)),
+            "le" => floats!(kind, Some(Less | Equal)),
+            "gt" => floats!(kind, Some(Greater)),
+            "ge" => floats!(kind, Some(Greater | Equal)),
             // With a u, a NaN makes the comparison hold.
-            "equ" => floats!(kind, (a, b) => !(a < b || a > b)),
-            "neu" => floats!(kind, (a, b) => a != b),
-            "ltu" => floats!(kind, (a, b) => !(a >= b)),
-            "leu" => floats!(kind, (a, b) => !(a > b)),
-            "gtu" => floats!(kind, (a, b) => !(a <= b)),
-            "geu" => floats!(kind, (a, b) => !(a < b)),
-            "num" => floats!(kind, (a, b) => !a.is_nan() && !b.is_nan()),
-            "nan" => floats!(kind, (a, b) => a.is_nan() || b.is_nan()),
+            "equ" => floats!(kind, None | Some(Equal)),
+            "neu" => floats!(kind, None | Some(Less | Greater)),
+            "ltu" => floats!(kind, None | Some(Less)),
+            "leu" => floats!(kind, None | Some(Less | Equal)),
+            "gtu" => floats!(kind, None | Some(Greater)),
+            "geu" => floats!(kind, None | Some(Greater | Equal)),
+            "num" => floats!(kind, Some(_)),
+            "nan" => floats!(kind, None),
             _ => None,
         };
     }

@@ -330,10 +330,10 @@ impl<'a> Parser<'a> {
                 depth += 1;
             } else if self.take('}') {
                 depth -= 1;
-            } else if !self.take(';') {
-                if let Some(kind) = self.statement(function)? {
-                    function.statements.push(Statement { line, kind });
-                }
+            } else if !self.take(';')
+                && let Some(kind) = self.statement(function)?
+            {
+                function.statements.push(Statement { line, kind });
             }
         }
         Ok(())

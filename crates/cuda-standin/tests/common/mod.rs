@@ -81,7 +81,8 @@ macro_rules! launch {
         let kernel = $bench.kernel($name);
         let mut builder = $bench.stream.launch_builder(&kernel);
         $(cudarc::driver::PushKernelArg::arg(&mut builder, $arg);)*
+        let config = $config;
         // SAFETY: the arguments are those of the kernel, and the stand-in checks every access.
-        unsafe { builder.launch($config) }.unwrap();
+        unsafe { builder.launch(config) }.unwrap();
     }};
 }
