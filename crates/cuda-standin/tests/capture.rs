@@ -185,18 +185,18 @@ fn the_null_stream_may_not_depend_on_a_capturing_blocking_stream() {
     let mut blocking = std::ptr::null_mut();
     // SAFETY: live variable.
     unsafe { sys::cuStreamCreate(&raw mut blocking, 0) }.result().unwrap();
-    // SAFETY: a live stream; the address is of 16 live bytes.
-    unsafe {
-        sys::cuStreamBeginCapture_v2(blocking, M::CU_STREAM_CAPTURE_MODE_RELAXED).result().unwrap();
-        let code = sys::cuMemsetD8Async(data.device_ptr(&null).0, 1, 16, null.cu_stream());
-        assert_eq!(code, R::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        let mut graph = std::ptr::null_mut();
-        assert_eq!(
-            sys::cuStreamEndCapture(blocking, &raw mut graph),
-            R::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-        );
-        sys::cuStreamDestroy_v2(blocking).result().unwrap();
-    }
+    let relaxed = M::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a live stream.
+    unsafe { sys::cuStreamBeginCapture_v2(blocking, relaxed) }.result().unwrap();
+    // SAFETY: the address is of 16 live bytes.
+    let code = unsafe { sys::cuMemsetD8Async(data.device_ptr(&null).0, 1, 16, null.cu_stream()) };
+    assert_eq!(code, R::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: a live stream and a live variable.
+    let code = unsafe { sys::cuStreamEndCapture(blocking, &raw mut graph) };
+    assert_eq!(code, R::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    // SAFETY: the stream is used no more.
+    unsafe { sys::cuStreamDestroy_v2(blocking) }.result().unwrap();
 }
 
 #[test]

@@ -32,6 +32,26 @@ fn create(bytes: usize) -> Result<u64, R> {
     }
 }
 
+fn map(base: u64, bytes: usize, handle: u64) -> R {
+    // SAFETY: the stand-in checks addresses and handle.
+    unsafe { sys::cuMemMap(base, bytes, 0, handle, 0) }
+}
+
+fn unmap(base: u64, bytes: usize) -> R {
+    // SAFETY: the stand-in checks the range.
+    unsafe { sys::cuMemUnmap(base, bytes) }
+}
+
+fn release(handle: u64) -> R {
+    // SAFETY: the stand-in checks the handle.
+    unsafe { sys::cuMemRelease(handle) }
+}
+
+fn give_up(base: u64, bytes: usize) -> R {
+    // SAFETY: the stand-in checks the range.
+    unsafe { sys::cuMemAddressFree(base, bytes) }
+}
+
 fn allow(base: u64, bytes: usize) -> R {
     let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     let access = sys::CUmemAccessDesc { location: prop().location, flags };
@@ -57,54 +77,54 @@ fn read(base: u64, bytes: usize) -> Result<Vec<u8>, R> {
 fn a_range_grows_in_place_and_keeps_its_bytes() {
     let standin = Standin::load().unwrap();
     let context = CudaContext::new(0).unwrap();
-    let before = context.mem_get_info().unwrap().0;
+    let free = || context.mem_get_info().unwrap().0;
+    let before = free();
     let base = reserve(4 * STEP).unwrap();
-    assert_eq!(context.mem_get_info().unwrap().0, before, "addresses cost no memory");
+    assert_eq!(free(), before, "addresses cost no memory");
     let handles = [create(STEP).unwrap(), create(2 * STEP).unwrap()];
-    assert_eq!(before - context.mem_get_info().unwrap().0, 3 * STEP);
-    // SAFETY: all calls are on addresses and handles made above; the refused ones are what is tested.
-    unsafe {
-        sys::cuMemMap(base, STEP, 0, handles[0], 0).result().unwrap();
-        assert_eq!(allow(base, STEP), R::CUDA_SUCCESS);
-        assert_eq!(fill(base, 7, STEP), R::CUDA_SUCCESS);
-        sys::cuMemMap(base + STEP as u64, 2 * STEP, 0, handles[1], 0).result().unwrap();
-        assert_eq!(allow(base + STEP as u64, 2 * STEP), R::CUDA_SUCCESS);
-        // One operation across the seam.
-        assert_eq!(fill(base + STEP as u64 - 8, 9, 16), R::CUDA_SUCCESS);
-        let seam = read(base + STEP as u64 - 16, 32).unwrap();
-        assert_eq!((&seam[..8], &seam[8..24]), (&[7; 8][..], &[9; 16][..]));
+    assert_eq!(before - free(), 3 * STEP);
+    let second = base + STEP as u64;
+    assert_eq!(map(base, STEP, handles[0]), R::CUDA_SUCCESS);
+    assert_eq!(allow(base, STEP), R::CUDA_SUCCESS);
+    assert_eq!(fill(base, 7, STEP), R::CUDA_SUCCESS);
+    assert_eq!(map(second, 2 * STEP, handles[1]), R::CUDA_SUCCESS);
+    assert_eq!(allow(second, 2 * STEP), R::CUDA_SUCCESS);
+    // One operation across the seam.
+    assert_eq!(fill(second - 8, 9, 16), R::CUDA_SUCCESS);
+    let seam = read(second - 16, 32).unwrap();
+    assert_eq!((&seam[..8], &seam[8..24]), (&[7; 8][..], &[9; 16][..]));
 
-        assert_eq!(
-            sys::cuMemAddressFree(base, 4 * STEP),
-            R::CUDA_ERROR_INVALID_VALUE,
-            "still mapped"
-        );
-        assert_eq!(
-            sys::cuMemUnmap(base, STEP / 2),
-            R::CUDA_ERROR_INVALID_VALUE,
-            "only whole mappings"
-        );
-        for handle in handles {
-            sys::cuMemRelease(handle).result().unwrap();
-        }
-        assert_eq!(before - context.mem_get_info().unwrap().0, 3 * STEP, "mapped memory stays");
-        sys::cuMemUnmap(base, 3 * STEP).result().unwrap();
-        assert_eq!(context.mem_get_info().unwrap().0, before);
-        sys::cuMemAddressFree(base, 4 * STEP).result().unwrap();
-        assert_eq!(sys::cuMemAddressFree(base, 4 * STEP), R::CUDA_ERROR_INVALID_VALUE);
-    }
+    assert_eq!(give_up(base, 4 * STEP), R::CUDA_ERROR_INVALID_VALUE, "still mapped");
+    assert_eq!(unmap(base, STEP / 2), R::CUDA_ERROR_INVALID_VALUE, "only whole mappings");
+    assert_eq!(handles.map(release), [R::CUDA_SUCCESS; 2]);
+    assert_eq!(before - free(), 3 * STEP, "mapped memory stays");
+    assert_eq!(unmap(base, 3 * STEP), R::CUDA_SUCCESS);
+    assert_eq!(free(), before);
+    assert_eq!(give_up(base, 4 * STEP), R::CUDA_SUCCESS);
+    assert_eq!(give_up(base, 4 * STEP), R::CUDA_ERROR_INVALID_VALUE);
     drop(context);
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
 #[test]
-fn memory_is_out_of_reach_without_access_and_after_unmapping() {
+fn memory_is_out_of_reach_without_access() {
     let _standin = Standin::load().unwrap();
     let context = CudaContext::new(0).unwrap();
     let (base, handle) = (reserve(STEP).unwrap(), create(STEP).unwrap());
-    // SAFETY: the addresses and the handle were made above.
-    unsafe { sys::cuMemMap(base, STEP, 0, handle, 0) }.result().unwrap();
+    assert_eq!(map(base, STEP, handle), R::CUDA_SUCCESS);
     assert_eq!(fill(base, 1, 16), R::CUDA_SUCCESS);
+    assert_eq!(context.synchronize().unwrap_err().0, R::CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+#[test]
+fn unmapping_waits_for_nothing_so_queued_work_faults() {
+    let _standin = Standin::load().unwrap();
+    let context = CudaContext::new(0).unwrap();
+    let (base, handle) = (reserve(STEP).unwrap(), create(STEP).unwrap());
+    assert_eq!(map(base, STEP, handle), R::CUDA_SUCCESS);
+    assert_eq!(allow(base, STEP), R::CUDA_SUCCESS);
+    assert_eq!(fill(base, 1, 16), R::CUDA_SUCCESS);
+    assert_eq!(unmap(base, STEP), R::CUDA_SUCCESS);
     assert_eq!(context.synchronize().unwrap_err().0, R::CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
@@ -115,15 +135,13 @@ fn contents_belong_to_the_physical_memory_not_to_the_address() {
     let (first, second, handle) =
         (reserve(STEP).unwrap(), reserve(STEP).unwrap(), create(STEP).unwrap());
     for (base, filled) in [(first, true), (second, false)] {
-        // SAFETY: the addresses and the handle were made above.
-        unsafe { sys::cuMemMap(base, STEP, 0, handle, 0) }.result().unwrap();
+        assert_eq!(map(base, STEP, handle), R::CUDA_SUCCESS);
         assert_eq!(allow(base, STEP), R::CUDA_SUCCESS);
         if filled {
             assert_eq!(fill(base, 5, STEP), R::CUDA_SUCCESS);
         }
         assert_eq!(read(base, 64).unwrap(), [5; 64]);
-        // SAFETY: mapped above.
-        unsafe { sys::cuMemUnmap(base, STEP) }.result().unwrap();
+        assert_eq!(unmap(base, STEP), R::CUDA_SUCCESS);
         assert_eq!(read(base, 64), Err(R::CUDA_ERROR_INVALID_VALUE));
     }
 }
@@ -144,20 +162,9 @@ fn sizes_that_are_not_granular_and_places_that_are_taken_are_refused() {
     assert_eq!(create(4096), Err(R::CUDA_ERROR_INVALID_VALUE));
     assert_eq!(create(5 * STEP), Err(R::CUDA_ERROR_OUT_OF_MEMORY));
     let (base, handle) = (reserve(2 * STEP).unwrap(), create(STEP).unwrap());
-    // SAFETY: the refused calls are what is tested.
-    unsafe {
-        assert_eq!(
-            sys::cuMemMap(base, 2 * STEP, 0, handle, 0),
-            R::CUDA_ERROR_INVALID_VALUE,
-            "not the handle's size"
-        );
-        assert_eq!(
-            sys::cuMemMap(base + 2 * STEP as u64, STEP, 0, handle, 0),
-            R::CUDA_ERROR_INVALID_VALUE,
-            "outside"
-        );
-        sys::cuMemMap(base, STEP, 0, handle, 0).result().unwrap();
-        assert_eq!(sys::cuMemMap(base, STEP, 0, handle, 0), R::CUDA_ERROR_INVALID_VALUE, "taken");
-    }
+    assert_eq!(map(base, 2 * STEP, handle), R::CUDA_ERROR_INVALID_VALUE, "not the handle's size");
+    assert_eq!(map(base + 2 * STEP as u64, STEP, handle), R::CUDA_ERROR_INVALID_VALUE, "outside");
+    assert_eq!(map(base, STEP, handle), R::CUDA_SUCCESS);
+    assert_eq!(map(base, STEP, handle), R::CUDA_ERROR_INVALID_VALUE, "taken");
     assert_eq!(allow(base, 2 * STEP), R::CUDA_ERROR_INVALID_VALUE, "only half of it is mapped");
 }
