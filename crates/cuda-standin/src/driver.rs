@@ -122,6 +122,8 @@ pub(crate) enum Class {
     /// A current context, sound or not: the object goes, and then an error of the context is reported. A release that
     /// is told to fail still releases, as a driver does that reports an earlier error there.
     Release,
+    /// The same for objects that belong to no context: they need no current one.
+    ReleaseAnywhere,
 }
 
 /// The frame of every driver function: count it, fail it if that was asked for, check its class, run it.
@@ -150,7 +152,7 @@ fn framed(
     body: impl FnOnce(&mut Driver) -> CuResult<()>,
 ) -> CuResult<()> {
     if let Some(code) = injected {
-        if class == Class::Release && driver.initialised {
+        if matches!(class, Class::Release | Class::ReleaseAnywhere) && driver.initialised {
             // The injected code is reported in any case.
             let _ = body(driver);
         }
@@ -175,6 +177,10 @@ fn framed(
         Class::Release => {
             let context = driver.current()?;
             let before = driver.sound(context);
+            body(driver).and(before)
+        }
+        Class::ReleaseAnywhere => {
+            let before = driver.current().map_or(Ok(()), |context| driver.sound(context));
             body(driver).and(before)
         }
     }

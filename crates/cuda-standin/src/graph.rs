@@ -30,7 +30,6 @@ const DEVICE_LAUNCH: u64 = 4;
 impl Driver {
     /// `cuGraphInstantiate`.
     pub(crate) fn instantiate(&mut self, graph: Handle, flags: u64) -> CuResult<Handle> {
-        self.refuse_in_capture()?;
         if flags & !KNOWN_FLAGS != 0 || (flags & DEVICE_LAUNCH != 0 && flags & 1 != 0) {
             return Err(Code::INVALID_VALUE);
         }

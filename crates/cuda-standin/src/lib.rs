@@ -41,3 +41,8 @@ mod work;
 pub use control::{LoadError, Mode, Standin};
 pub use leaks::Leaks;
 pub use memory::FRESH_WORD;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

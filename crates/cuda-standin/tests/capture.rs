@@ -256,3 +256,21 @@ fn a_capture_ends_on_its_own_stream_and_thread() {
     assert_eq!(end(&side), R::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     assert_eq!(end(&main), R::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
+
+#[test]
+fn a_graph_can_be_dropped_on_a_thread_that_has_no_context() {
+    let standin = Standin::load().unwrap();
+    let context = context();
+    let stream = context.new_stream().unwrap();
+    begin(&stream);
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: a live stream and a live variable.
+    unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }.result().unwrap();
+    let graph = graph as usize;
+    let destroy = move || {
+        // SAFETY: the graph was made above and is used no more.
+        unsafe { sys::cuGraphDestroy(graph as sys::CUgraph) }
+    };
+    let code = std::thread::spawn(destroy).join().unwrap();
+    assert_eq!((code, standin.leaks().graphs), (R::CUDA_SUCCESS, 0));
+}

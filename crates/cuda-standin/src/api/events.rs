@@ -55,7 +55,7 @@ fn recorded_op(d: &mut Driver, event: Handle) -> CuResult<Option<(OpId, Handle)>
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: Handle) -> u32 {
-    call("cuEventQuery", Class::Context, |d| match recorded_op(d, event)? {
+    call("cuEventQuery", Class::Global, |d| match recorded_op(d, event)? {
         Some((op, context)) => {
             d.refuse_in_capture()?;
             d.poll(op, context)

@@ -18,7 +18,7 @@ extern "C" fn cuGraphCreate(graph: Out<Handle>, flags: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphDestroy(graph: Handle) -> u32 {
-    call("cuGraphDestroy", Class::Release, |d| d.graphs.remove(graph).map(|_| ()))
+    call("cuGraphDestroy", Class::ReleaseAnywhere, |d| d.graphs.remove(graph).map(|_| ()))
 }
 
 /// Only the number of nodes; the nodes themselves have no handles here.
@@ -58,5 +58,5 @@ extern "C" fn cuGraphUpload(exec: Handle, stream: Handle) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecDestroy(exec: Handle) -> u32 {
-    call("cuGraphExecDestroy", Class::Release, |d| d.graph_execs.remove(exec).map(|_| ()))
+    call("cuGraphExecDestroy", Class::ReleaseAnywhere, |d| d.graph_execs.remove(exec).map(|_| ()))
 }

@@ -50,7 +50,7 @@ extern "C" fn cuMemPoolCreate(pool: Out<Handle>, props: In<PoolProps>) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPoolDestroy(pool: Handle) -> u32 {
-    call("cuMemPoolDestroy", Class::Release, |d| {
+    call("cuMemPoolDestroy", Class::ReleaseAnywhere, |d| {
         let found = d.pools.get_mut(pool)?;
         if found.built_in || found.destroyed {
             return Err(Code::INVALID_VALUE);

@@ -38,7 +38,7 @@ extern "C" fn cuMemAddressReserve(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAddressFree(base: Address, bytes: usize) -> u32 {
-    call("cuMemAddressFree", Class::Release, |d| d.free_addresses(base, bytes as u64))
+    call("cuMemAddressFree", Class::ReleaseAnywhere, |d| d.free_addresses(base, bytes as u64))
 }
 
 #[unsafe(no_mangle)]
@@ -59,7 +59,7 @@ extern "C" fn cuMemCreate(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemRelease(handle: Handle) -> u32 {
-    call("cuMemRelease", Class::Release, |d| d.release_physical(handle))
+    call("cuMemRelease", Class::ReleaseAnywhere, |d| d.release_physical(handle))
 }
 
 #[unsafe(no_mangle)]
@@ -85,7 +85,7 @@ extern "C" fn cuMemMap(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemUnmap(base: Address, bytes: usize) -> u32 {
-    call("cuMemUnmap", Class::Release, |d| d.unmap(base, bytes as u64))
+    call("cuMemUnmap", Class::ReleaseAnywhere, |d| d.unmap(base, bytes as u64))
 }
 
 #[unsafe(no_mangle)]
