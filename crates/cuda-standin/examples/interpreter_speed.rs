@@ -48,6 +48,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     unsafe { launch.launch(LaunchConfig::for_num_elems(outs as u32)) }.map_err(fault)?;
     stream.synchronize().map_err(fault)?;
     report("direct convolution", 2.0 * f64::from(outs) * f64::from(cin * k * k), start);
+
+    let fill = load(include_str!("../tests/ptx/cnn.ptx"))?.load_function("fill").map_err(fault)?;
+    let count = 1i32 << 18;
+    let mut data = zeros(count)?;
+    stream.synchronize().map_err(fault)?;
+    let start = Instant::now();
+    let mut launch = stream.launch_builder(&fill);
+    launch.arg(&mut data).arg(&1.0f32).arg(&count);
+    // SAFETY: as above.
+    unsafe { launch.launch(LaunchConfig::for_num_elems(count as u32)) }.map_err(fault)?;
+    stream.synchronize().map_err(fault)?;
+    report("one element a thread", f64::from(count), start);
     Ok(())
 }
 
