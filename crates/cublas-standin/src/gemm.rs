@@ -1,0 +1,289 @@
+//! Matrix products: `C = alpha * op(A) * op(B) + beta * C`, column-major, one or a batch.
+
+use crate::driver::{framed, submit};
+use crate::handle::settings;
+use crate::matrix::{Element, Matrix, Scalar};
+use crate::status::{Outcome, Status};
+use std::ffi::{c_int, c_longlong};
+
+/// An operand of a product: address, type, leading dimension, stride between the matrices of a batch.
+#[derive(Clone, Copy)]
+struct Operand(u64, Element, c_int, c_longlong);
+
+/// A product as the interface asks for it.
+struct Request {
+    name: &'static str,
+    handle: u64,
+    operations: [u32; 2],
+    /// m, n, k.
+    shape: [c_int; 3],
+    alpha: u64,
+    beta: u64,
+    scalar: Element,
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    batch: c_int,
+}
+
+/// Whether an operation transposes.
+fn transposes(operation: u32) -> Result<bool, Status> {
+    match operation {
+        0 => Ok(false),
+        // The conjugate of a real matrix is itself.
+        1 | 2 => Ok(true),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+fn stored(operand: Operand, transposed: bool, rows: u64, cols: u64) -> Result<Matrix, Status> {
+    let Operand(base, element, leading, stride) = operand;
+    let (rows, cols) = if transposed { (cols, rows) } else { (rows, cols) };
+    Ok(Matrix { stride, ..Matrix::new(base, element, rows, cols, leading)? })
+}
+
+fn product(request: Request) -> Outcome {
+    let settings = settings(request.handle)?;
+    let [ta, tb] = [transposes(request.operations[0])?, transposes(request.operations[1])?];
+    let mut sizes = [0u64; 3];
+    for (size, wanted) in sizes.iter_mut().zip(request.shape) {
+        *size = u64::try_from(wanted).map_err(|_| Status::INVALID_VALUE)?;
+    }
+    let [m, n, k] = sizes;
+    let batch = i64::from(request.batch);
+    if batch < 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let a = stored(request.a, ta, m, k)?;
+    let b = stored(request.b, tb, k, n)?;
+    let c = stored(request.c, false, m, n)?;
+    let alpha = Scalar::new(request.alpha, request.scalar, settings.device_scalars)?;
+    let beta = Scalar::new(request.beta, request.scalar, settings.device_scalars)?;
+    if m == 0 || n == 0 || batch == 0 {
+        return Ok(());
+    }
+    let ranges: Vec<[u64; 2]> = (0..batch)
+        .flat_map(|i| [a.range(i), b.range(i), c.range(i)])
+        .chain(alpha.range())
+        .chain(beta.range())
+        .filter(|range| range[1] > 0)
+        .collect();
+    let work = move || {
+        let (alpha, beta) = (alpha.value(), beta.value());
+        for i in 0..batch {
+            multiply(&a, ta, &b, tb, &c, k, i, alpha, beta);
+        }
+    };
+    submit(settings.stream, request.name, &ranges, Box::new(work))
+}
+
+/// One product of a batch. A `beta` of zero never reads C, whatever it holds; an `alpha` of zero reads neither A nor B.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "three matrices, two scalars and what to do with them"
+)]
+fn multiply(
+    a: &Matrix,
+    ta: bool,
+    b: &Matrix,
+    tb: bool,
+    c: &Matrix,
+    k: u64,
+    batch: i64,
+    alpha: f64,
+    beta: f64,
+) {
+    // The panel of A that all columns use, and one column of B, as doubles.
+    let left = |row: u64, i: u64| if ta { a.at(batch, i, row) } else { a.at(batch, row, i) };
+    let right = |i: u64, col: u64| if tb { b.at(batch, col, i) } else { b.at(batch, i, col) };
+    let k = if alpha == 0.0 { 0 } else { k };
+    let rows: Vec<f64> = (0..c.rows)
+        .flat_map(|r| (0..k).map(move |i| (r, i)))
+        .map(|(r, i)| a.element.read(left(r, i)))
+        .collect();
+    for col in 0..c.cols {
+        let column: Vec<f64> = (0..k).map(|i| b.element.read(right(i, col))).collect();
+        for row in 0..c.rows {
+            let of_a = &rows[(row * k) as usize..][..k as usize];
+            let sum: f64 = of_a.iter().zip(&column).map(|(x, y)| x * y).sum();
+            let at = c.at(batch, row, col);
+            let old = if beta == 0.0 { 0.0 } else { beta * c.element.read(at) };
+            c.element.write(at, alpha * sum + old);
+        }
+    }
+}
+
+/// The type of the scalars for a compute type; accumulation is in `f64` in any case.
+fn scalar_of(compute: u32) -> Result<Element, Status> {
+    match compute {
+        64 | 65 => Ok(Element::F16),
+        68 | 69 | 74 | 75 | 77 => Ok(Element::F32),
+        70 | 71 => Ok(Element::F64),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+macro_rules! typed_gemm {
+    ($plain:ident, $batched:ident, $element:expr) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $plain(
+            handle: u64,
+            transa: u32,
+            transb: u32,
+            m: c_int,
+            n: c_int,
+            k: c_int,
+            alpha: u64,
+            a: u64,
+            lda: c_int,
+            b: u64,
+            ldb: c_int,
+            beta: u64,
+            c: u64,
+            ldc: c_int,
+        ) -> u32 {
+            let name = stringify!($plain);
+            framed(name, || {
+                product(Request {
+                    name,
+                    handle,
+                    operations: [transa, transb],
+                    shape: [m, n, k],
+                    alpha,
+                    beta,
+                    scalar: $element,
+                    a: Operand(a, $element, lda, 0),
+                    b: Operand(b, $element, ldb, 0),
+                    c: Operand(c, $element, ldc, 0),
+                    batch: 1,
+                })
+            })
+        }
+
+        #[unsafe(no_mangle)]
+        extern "C" fn $batched(
+            handle: u64,
+            transa: u32,
+            transb: u32,
+            m: c_int,
+            n: c_int,
+            k: c_int,
+            alpha: u64,
+            a: u64,
+            lda: c_int,
+            stride_a: c_longlong,
+            b: u64,
+            ldb: c_int,
+            stride_b: c_longlong,
+            beta: u64,
+            c: u64,
+            ldc: c_int,
+            stride_c: c_longlong,
+            batch: c_int,
+        ) -> u32 {
+            let name = stringify!($batched);
+            framed(name, || {
+                product(Request {
+                    name,
+                    handle,
+                    operations: [transa, transb],
+                    shape: [m, n, k],
+                    alpha,
+                    beta,
+                    scalar: $element,
+                    a: Operand(a, $element, lda, stride_a),
+                    b: Operand(b, $element, ldb, stride_b),
+                    c: Operand(c, $element, ldc, stride_c),
+                    batch,
+                })
+            })
+        }
+    };
+}
+
+typed_gemm!(cublasSgemm_v2, cublasSgemmStridedBatched, Element::F32);
+typed_gemm!(cublasDgemm_v2, cublasDgemmStridedBatched, Element::F64);
+
+#[unsafe(no_mangle)]
+extern "C" fn cublasGemmEx(
+    handle: u64,
+    transa: u32,
+    transb: u32,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: u64,
+    a: u64,
+    type_a: u32,
+    lda: c_int,
+    b: u64,
+    type_b: u32,
+    ldb: c_int,
+    beta: u64,
+    c: u64,
+    type_c: u32,
+    ldc: c_int,
+    compute: u32,
+    _algorithm: c_int,
+) -> u32 {
+    let name = "cublasGemmEx";
+    framed(name, || {
+        product(Request {
+            name,
+            handle,
+            operations: [transa, transb],
+            shape: [m, n, k],
+            alpha,
+            beta,
+            scalar: scalar_of(compute)?,
+            a: Operand(a, Element::from_raw(type_a)?, lda, 0),
+            b: Operand(b, Element::from_raw(type_b)?, ldb, 0),
+            c: Operand(c, Element::from_raw(type_c)?, ldc, 0),
+            batch: 1,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cublasGemmStridedBatchedEx(
+    handle: u64,
+    transa: u32,
+    transb: u32,
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    alpha: u64,
+    a: u64,
+    type_a: u32,
+    lda: c_int,
+    stride_a: c_longlong,
+    b: u64,
+    type_b: u32,
+    ldb: c_int,
+    stride_b: c_longlong,
+    beta: u64,
+    c: u64,
+    type_c: u32,
+    ldc: c_int,
+    stride_c: c_longlong,
+    batch: c_int,
+    compute: u32,
+    _algorithm: c_int,
+) -> u32 {
+    let name = "cublasGemmStridedBatchedEx";
+    framed(name, || {
+        product(Request {
+            name,
+            handle,
+            operations: [transa, transb],
+            shape: [m, n, k],
+            alpha,
+            beta,
+            scalar: scalar_of(compute)?,
+            a: Operand(a, Element::from_raw(type_a)?, lda, stride_a),
+            b: Operand(b, Element::from_raw(type_b)?, ldb, stride_b),
+            c: Operand(c, Element::from_raw(type_c)?, ldc, stride_c),
+            batch,
+        })
+    })
+}

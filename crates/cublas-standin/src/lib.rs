@@ -1,0 +1,13 @@
+//! A stand-in for cuBLAS on host memory: the matrix products that a small network needs, and what goes with them.
+//!
+//! It runs on the stand-in for the driver (`cuda-standin`), which has to be opened first with its symbols visible:
+//! `cuda_standin::Standin::load` opens both. Each product is queued on the handle's stream, in order and range-checked
+//! like a kernel, and shares no code with any host backend: plain loops over column-major matrices that add up in `f64`
+//! and round once. Workspaces are kept and checked for alignment, but never used.
+
+mod driver;
+mod gemm;
+mod handle;
+mod level1;
+mod matrix;
+mod status;

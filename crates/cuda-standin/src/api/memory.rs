@@ -1,0 +1,65 @@
+//! Plain device memory.
+
+use crate::abi::{Address, AnyOut, Code, Out};
+use crate::driver::{Class, call};
+use crate::memory::Kind;
+use std::ffi::c_int;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAlloc_v2(address: Out<Address>, bytes: usize) -> u32 {
+    call("cuMemAlloc_v2", Class::Context, |d| address.set(d.allocate_plain(bytes as u64)?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: Address) -> u32 {
+    call("cuMemFree_v2", Class::Release, |d| d.free_plain(address))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> u32 {
+    call("cuMemGetInfo_v2", Class::Context, |d| {
+        let device = d.current_device()?;
+        free.set(d.free_bytes(device) as usize)?;
+        total.set(d.settings.total_bytes as usize)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemGetAddressRange_v2(
+    base: Out<Address>,
+    bytes: Out<usize>,
+    address: Address,
+) -> u32 {
+    call("cuMemGetAddressRange_v2", Class::Context, |d| {
+        let block = d.memory.around(address).ok_or(Code::NOT_FOUND)?;
+        base.set_if_wanted(block.base);
+        bytes.set_if_wanted(block.len as usize);
+        Ok(())
+    })
+}
+
+/// Pageable memory is all that a driver without managed memory can refuse.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAllocManaged(_address: Out<Address>, _bytes: usize, _flags: u32) -> u32 {
+    call("cuMemAllocManaged", Class::Context, |_| Err(Code::NOT_SUPPORTED))
+}
+
+/// The attributes that name an owner: context, kind of memory, device, and the block's range.
+#[unsafe(no_mangle)]
+extern "C" fn cuPointerGetAttribute(data: AnyOut, attribute: u32, address: Address) -> u32 {
+    call("cuPointerGetAttribute", Class::Context, |d| {
+        let block = d.memory.around(address).ok_or(Code::INVALID_VALUE)?;
+        let is_host = matches!(block.kind, Kind::Pinned { .. } | Kind::Registered);
+        match attribute {
+            1 => data.of::<u64>().set(block.context),
+            2 => data.of::<u32>().set(if is_host { 1 } else { 2 }),
+            3 | 11 => data.of::<u64>().set(if attribute == 3 { address } else { block.base }),
+            4 if is_host => data.of::<u64>().set(address),
+            8 => data.of::<u8>().set(0),
+            9 => data.of::<c_int>().set(block.device.unwrap_or(0) as c_int),
+            12 => data.of::<u64>().set(block.len),
+            13 => data.of::<u8>().set(1),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    })
+}

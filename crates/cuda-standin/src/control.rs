@@ -1,0 +1,286 @@
+//! The safe side of the stand-in's controls.
+
+use crate::leaks::Leaks;
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
+use std::ffi::{CString, c_char};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Why the stand-in cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The shared library is not where cargo puts it.
+    #[error("lib{name}.so is in none of {searched:?}; is the crate a dev-dependency?")]
+    NotFound {
+        /// The library's name, without prefix and suffix.
+        name: &'static str,
+        /// The folders that were looked at.
+        searched: Vec<PathBuf>,
+    },
+    /// The program's own path is not known.
+    #[error("the path of the running program is not known: {0}")]
+    NoProgram(String),
+    /// The dynamic loader refused it, or a function is missing.
+    #[error("{path}: {reason}")]
+    Refused {
+        /// The library.
+        path: PathBuf,
+        /// What the loader says.
+        reason: String,
+    },
+}
+
+/// When the operations of streams run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// At the call that queues them: what a program sees on an infinitely fast device.
+    Eager,
+    /// Only when something waits, in an order drawn from the seed. The default.
+    Deferred,
+}
+
+macro_rules! functions {
+    ($($field:ident: $symbol:literal, $kind:ty;)*) => {
+        /// The control functions, looked up once.
+        struct Functions { $($field: Symbol<$kind>,)* }
+
+        impl Functions {
+            fn look_up(library: &Library, path: &Path) -> Result<Self, LoadError> {
+                Ok(Self { $(
+                    // SAFETY: this crate exports the symbol with exactly this signature (`control_ffi`), and the
+                    // library that is asked was built from the same source.
+                    $field: unsafe { library.get::<$kind>($symbol) }.map_err(|e| refused(path, &e))?,
+                )* })
+            }
+        }
+    };
+}
+
+functions! {
+    reset: "standin_reset", extern "C" fn(u64);
+    set_seed: "standin_set_seed", extern "C" fn(u64) -> u32;
+    set_mode: "standin_set_mode", extern "C" fn(u32);
+    set_devices: "standin_set_devices", extern "C" fn(u32) -> u32;
+    set_memory: "standin_set_memory", extern "C" fn(u64, u64);
+    set_capability: "standin_set_capability", extern "C" fn(i32, i32);
+    set_pools: "standin_set_pools", extern "C" fn(u32);
+    set_free_waits: "standin_set_free_waits", extern "C" fn(u32);
+    calls: "standin_calls", extern "C" fn(*const c_char) -> u64;
+    call_name: "standin_call_name", extern "C" fn(u64, *mut c_char, i32) -> u32;
+    clear_calls: "standin_clear_calls", extern "C" fn();
+    fail_nth: "standin_fail_nth", extern "C" fn(*const c_char, u64, u32);
+    failures_to_come: "standin_failures_to_come", extern "C" fn() -> u64;
+    clear_failures: "standin_clear_failures", extern "C" fn();
+    leaks: "standin_leaks", extern "C" fn(*mut Leaks);
+    last_fault: "standin_last_fault", extern "C" fn(*mut c_char, i32) -> u32;
+    queued: "standin_queued", extern "C" fn() -> u64;
+    progress: "standin_progress", extern "C" fn(u64) -> u64;
+    poison: "standin_poison", extern "C" fn(u32);
+}
+
+/// The one stand-in of the process, held by one test at a time.
+///
+/// [`Standin::load`] waits until no other test of the process holds it, and resets it.
+pub struct Standin {
+    functions: &'static Functions,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl std::fmt::Debug for Standin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standin").field("queued", &self.queued()).finish_non_exhaustive()
+    }
+}
+
+impl Standin {
+    /// Opens the stand-in beside the running program, so that a later `dlopen("libcuda.so")` finds it, and resets it
+    /// with seed 0. The cuBLAS stand-in is opened as well when it is there.
+    ///
+    /// Keep the value for the whole test and drop it after everything of cudarc (declare it first, or as the last field
+    /// of a structure): the driver is shared by the process, and a context that is dropped later would be released from
+    /// under the next test. Loading twice in one thread without dropping the first waits for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] when the shared library was not built or cannot be opened.
+    pub fn load() -> Result<Self, LoadError> {
+        static TURN: Mutex<()> = Mutex::new(());
+        static FUNCTIONS: OnceLock<Result<Functions, LoadError>> = OnceLock::new();
+        // A test that failed while it held the stand-in has left nothing behind that the reset does not undo.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let functions = FUNCTIONS.get_or_init(open).as_ref().map_err(Clone::clone)?;
+        let standin = Self { functions, _turn: turn };
+        standin.reset(0);
+        Ok(standin)
+    }
+
+    /// Forgets everything: contexts, memory, counts, planned failures and settings. One device with 8 GiB of compute
+    /// capability 9.0 remains, with deferred streams whose order is drawn from `seed`. Old handles stay invalid.
+    pub fn reset(&self, seed: u64) {
+        (self.functions.reset)(seed);
+    }
+
+    /// Draws the order from another seed from here on. False while operations are queued.
+    pub fn set_seed(&self, seed: u64) -> bool {
+        (self.functions.set_seed)(seed) == 0
+    }
+
+    /// Chooses when operations run. Going eager runs what is queued.
+    pub fn set_mode(&self, mode: Mode) {
+        (self.functions.set_mode)(u32::from(mode == Mode::Eager));
+    }
+
+    /// Sets the number of devices, 0 to 8. False when a context exists already, or for more.
+    pub fn set_devices(&self, count: u32) -> bool {
+        (self.functions.set_devices)(count) == 0
+    }
+
+    /// Sets the memory of every device, in bytes: all of it, and what is free now.
+    pub fn set_memory(&self, total_bytes: u64, free_bytes: u64) {
+        (self.functions.set_memory)(total_bytes, free_bytes);
+    }
+
+    /// Sets the compute capability of the devices.
+    pub fn set_capability(&self, major: i32, minor: i32) {
+        (self.functions.set_capability)(major, minor);
+    }
+
+    /// Whether the devices support stream-ordered allocation (they do by default).
+    pub fn set_pools(&self, supported: bool) {
+        (self.functions.set_pools)(u32::from(supported));
+    }
+
+    /// Whether `cuMemFree` waits for queued work first, as drivers do by default. Without it, freeing memory that is
+    /// still in use is found out.
+    pub fn set_free_waits(&self, waits: bool) {
+        (self.functions.set_free_waits)(u32::from(waits));
+    }
+
+    /// How often the function was called, by its exported name (`"cuMemAlloc_v2"`, `"cublasSgemm_v2"`).
+    pub fn calls(&self, name: &str) -> u64 {
+        (self.functions.calls)(text(name).as_ptr())
+    }
+
+    /// How many functions were called, all names together. Error names and texts are not counted.
+    pub fn all_calls(&self) -> u64 {
+        (self.functions.calls)(std::ptr::null())
+    }
+
+    /// The names of all calls, in order.
+    pub fn call_names(&self) -> Vec<String> {
+        let mut buffer = [0; 128];
+        let mut names = Vec::new();
+        while (self.functions.call_name)(
+            names.len() as u64,
+            buffer.as_mut_ptr(),
+            buffer.len() as i32,
+        ) != 0
+        {
+            names.push(from_buffer(&buffer));
+        }
+        names
+    }
+
+    /// Counts from zero again.
+    pub fn clear_calls(&self) {
+        (self.functions.clear_calls)();
+    }
+
+    /// Fails the `n`-th call of `name` from now on (1 is the next) with this `CUresult`. A code that breaks a context
+    /// (700 for instance) does. A release that fails has released nevertheless, as with a real driver that reports an
+    /// earlier error there. For functions of cuBLAS the code is a `cublasStatus_t`.
+    pub fn fail_nth(&self, name: &str, n: u64, code: u32) {
+        (self.functions.fail_nth)(text(name).as_ptr(), n, code);
+    }
+
+    /// Fails the `n`-th call of any function from now on.
+    pub fn fail_nth_call(&self, n: u64, code: u32) {
+        (self.functions.fail_nth)(std::ptr::null(), n, code);
+    }
+
+    /// Planned failures that have not happened yet.
+    pub fn failures_to_come(&self) -> u64 {
+        (self.functions.failures_to_come)()
+    }
+
+    /// Drops the planned failures.
+    pub fn clear_failures(&self) {
+        (self.functions.clear_failures)();
+    }
+
+    /// What was made since the reset and not released, also when its context is gone.
+    pub fn leaks(&self) -> Leaks {
+        let mut leaks = Leaks::default();
+        (self.functions.leaks)(&raw mut leaks);
+        leaks
+    }
+
+    /// The last device error, or why a module was refused, in words; empty when there was none.
+    pub fn last_fault(&self) -> String {
+        let mut buffer = [0; 4096];
+        (self.functions.last_fault)(buffer.as_mut_ptr(), buffer.len() as i32);
+        from_buffer(&buffer)
+    }
+
+    /// Operations that are queued and have not run.
+    pub fn queued(&self) -> u64 {
+        (self.functions.queued)()
+    }
+
+    /// Lets the devices run up to `count` operations while nobody waits; gives how many ran.
+    pub fn progress(&self, count: u64) -> u64 {
+        (self.functions.progress)(count)
+    }
+
+    /// Breaks the current context of this thread with a sticky error, or every context when none is current.
+    pub fn poison(&self, code: u32) {
+        (self.functions.poison)(code);
+    }
+}
+
+/// A name for the foreign side. A name with a NUL inside is no function's, so the empty one does as well.
+fn text(name: &str) -> CString {
+    CString::new(name).unwrap_or_default()
+}
+
+fn from_buffer(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn refused(path: &Path, error: &libloading::Error) -> LoadError {
+    LoadError::Refused { path: path.to_owned(), reason: error.to_string() }
+}
+
+/// Where cargo puts libraries relative to the programs that it builds.
+fn folders() -> Result<Vec<PathBuf>, LoadError> {
+    let program = std::env::current_exe().map_err(|e| LoadError::NoProgram(e.to_string()))?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let above = beside.parent().unwrap_or(beside);
+    Ok(vec![beside.to_owned(), beside.join("deps"), above.join("deps"), above.to_owned()])
+}
+
+fn open_library(
+    name: &'static str,
+    folders: &[PathBuf],
+) -> Result<(&'static Library, PathBuf), LoadError> {
+    let paths = folders.iter().map(|folder| folder.join(format!("lib{name}.so")));
+    let path = paths
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| LoadError::NotFound { name, searched: folders.to_vec() })?;
+    // SAFETY: the stand-ins run no code when they are loaded. `RTLD_GLOBAL` lets the cuBLAS one find the driver.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
+    // Leaked on purpose: callers keep function pointers into it until the process ends.
+    Ok((Box::leak(Box::new(library.map_err(|e| refused(&path, &e))?)), path))
+}
+
+fn open() -> Result<Functions, LoadError> {
+    let folders = folders()?;
+    let (library, path) = open_library("cuda_standin", &folders)?;
+    match open_library("cublas_standin", &folders) {
+        Ok(_) | Err(LoadError::NotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Functions::look_up(library, &path)
+}
