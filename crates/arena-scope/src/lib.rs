@@ -62,3 +62,8 @@ pub use arena_core::{
     Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
 };
 pub use bumpalo;
+
+/// The README's example is run as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,39 @@
+# The commands of this project. Each is one that also works without `just`.
+
+# List the recipes
+default:
+    @just --list
+
+# Train the CNN on MNIST in host memory
+train *ARGUMENTS:
+    cargo run --release -p arena-train -- {{ARGUMENTS}}
+
+# Run every test
+test:
+    cargo test --workspace
+
+# Format, lint and build the documentation, with warnings denied
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+# Run every example
+examples:
+    for file in examples/examples/*.rs; do cargo run -q -p arena-examples --example "$(basename "$file" .rs)"; done
+
+# The ratios of docs/measurements.md: this arena against its peers
+ratios:
+    cargo bench -p arena-benches --bench ratios
+
+# The criterion benchmarks
+bench:
+    cargo bench -p arena-benches --bench allocation
+
+# The tests of the core and the scopes under AddressSanitizer (stable compiler, hence the bootstrap flag)
+san:
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
+
+# All that CI does
+ci:
+    .ci/run
