@@ -1,0 +1,423 @@
+//! A million random steps that deviate from random plans in every way, against a set of intervals.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Deviations, PlannedSlot, Replay, SlotTable};
+use crate::bytes::Alignment;
+
+const STEPS: u64 = 1_000_000;
+const STEPS_PER_PLAN: u64 = 40;
+
+/// What a planned step does, in order.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Alloc { buffer: usize },
+    Drop { buffer: usize },
+    Open,
+    Close,
+}
+
+/// A step and a plan for it.
+#[derive(Debug)]
+struct Program {
+    ops: Vec<Op>,
+    slots: Vec<PlannedSlot>,
+}
+
+impl Program {
+    /// 20 to 40 buffers in nested scopes, dropped in any order, each at the lowest offset that is free
+    /// for its whole life.
+    fn random(rng: &mut ChaCha8Rng) -> Self {
+        let buffers = rng.random_range(20..=40);
+        let (mut ops, mut slots) = (Vec::new(), Vec::new());
+        let mut live: Vec<(usize, u32)> = Vec::new();
+        let mut depth = 0;
+        while slots.len() < buffers {
+            match rng.random_range(0..10) {
+                0 if depth < 3 => {
+                    depth += 1;
+                    ops.push(Op::Open);
+                }
+                1 if depth > 0 => {
+                    // A scope's buffers are dropped before it closes.
+                    live.retain(|&(buffer, born)| {
+                        let stays = born < depth;
+                        if !stays {
+                            ops.push(Op::Drop { buffer });
+                        }
+                        stays
+                    });
+                    depth -= 1;
+                    ops.push(Op::Close);
+                }
+                2..5 if !live.is_empty() => {
+                    let (buffer, _) = live.swap_remove(rng.random_range(0..live.len()));
+                    ops.push(Op::Drop { buffer });
+                }
+                _ => {
+                    let bytes = rng.random_range(1..=64);
+                    let alignment = 1 << rng.random_range(0..4);
+                    let offset_bytes = lowest_free(&slots, &live, bytes, alignment);
+                    let alignment = Alignment::new(alignment).unwrap();
+                    let buffer = slots.len();
+                    slots.push(PlannedSlot { offset_bytes, bytes, alignment });
+                    live.push((buffer, depth));
+                    ops.push(Op::Alloc { buffer });
+                }
+            }
+        }
+        ops.extend(live.iter().map(|&(buffer, _)| Op::Drop { buffer }));
+        ops.extend((0..depth).map(|_| Op::Close));
+        Self { ops, slots }
+    }
+}
+
+fn lowest_free(slots: &[PlannedSlot], live: &[(usize, u32)], bytes: u64, alignment: u64) -> u64 {
+    let mut taken: Vec<(u64, u64)> = live
+        .iter()
+        .map(|&(buffer, _)| {
+            let slot = &slots[buffer];
+            (slot.offset_bytes, slot.offset_bytes + slot.bytes)
+        })
+        .collect();
+    taken.sort_unstable();
+    let mut offset = 0;
+    for (start, end) in taken {
+        if offset + bytes <= start {
+            break;
+        }
+        offset = offset.max(end).next_multiple_of(alignment);
+    }
+    offset
+}
+
+/// How one step deviates: the chances, in percent, of each kind for each operation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chances {
+    smaller: u32,
+    larger: u32,
+    extra: u32,
+    missing: u32,
+    late: u32,
+    forgotten: u32,
+    guard_forgotten: u32,
+    abort: u32,
+}
+
+/// The live ranges by start, of slots alone; a second live range over a byte is a failure.
+#[derive(Debug, Default)]
+struct Oracle {
+    live: BTreeMap<u64, u64>,
+}
+
+impl Oracle {
+    fn insert(&mut self, start: u64, end: u64) {
+        let before = self.live.range(..start).next_back();
+        assert!(before.is_none_or(|(_, &before_end)| before_end <= start), "overlap below");
+        let after = self.live.range(start..).next();
+        assert!(after.is_none_or(|(&after_start, _)| end <= after_start), "overlap above");
+        self.live.insert(start, end);
+    }
+
+    fn remove(&mut self, start: u64) {
+        assert!(self.live.remove(&start).is_some(), "freed what was not live");
+    }
+}
+
+/// A handle: its slot and range, and the depth of the scope that it came from.
+#[derive(Debug, Clone, Copy)]
+struct Handle {
+    slot: u32,
+    start: u64,
+    depth: u32,
+}
+
+struct Run<'p> {
+    program: &'p Program,
+    replay: Replay,
+    rng: ChaCha8Rng,
+    oracle: Oracle,
+    handles: Vec<Option<Handle>>,
+    /// Handles that are dropped later than planned, or that no planned buffer is for.
+    strays: Vec<Handle>,
+    /// For each open scope whether its guard was forgotten since.
+    scopes: Vec<bool>,
+}
+
+impl Run<'_> {
+    fn step(&mut self, chances: Chances) {
+        let program = self.program;
+        self.replay.open();
+        self.scopes = vec![false];
+        self.handles = vec![None; program.slots.len()];
+        for op in &program.ops {
+            if self.chance(chances.abort) {
+                break;
+            }
+            if self.chance(chances.extra) {
+                let bytes = self.rng.random_range(1..=64);
+                if let Some(handle) = self.ask(bytes, Alignment::ONE) {
+                    self.strays.push(handle);
+                }
+            }
+            if self.chance(chances.late) && !self.strays.is_empty() {
+                let at = self.rng.random_range(0..self.strays.len());
+                let handle = self.strays.swap_remove(at);
+                self.drop(handle);
+            }
+            self.op(*op, chances);
+        }
+        while !self.scopes.is_empty() {
+            self.close();
+        }
+        assert!(self.oracle.live.is_empty() && self.strays.is_empty());
+    }
+
+    fn op(&mut self, op: Op, chances: Chances) {
+        match op {
+            Op::Alloc { .. } if self.chance(chances.missing) => {}
+            Op::Alloc { buffer } => {
+                let PlannedSlot { mut bytes, alignment, .. } = self.program.slots[buffer];
+                if self.chance(chances.smaller) {
+                    bytes = self.rng.random_range(1..=bytes);
+                } else if self.chance(chances.larger) {
+                    bytes += self.rng.random_range(1..=32);
+                }
+                self.handles[buffer] = self.ask(bytes, alignment);
+            }
+            Op::Drop { buffer } => {
+                let Some(handle) = self.handles[buffer].take() else { return };
+                if self.chance(chances.late) || self.chance(chances.forgotten) {
+                    self.strays.push(handle);
+                } else {
+                    self.drop(handle);
+                }
+            }
+            Op::Open => {
+                // A scope that opens settles what was forgotten in the one around it.
+                self.settle();
+                self.replay.open();
+                self.scopes.push(false);
+            }
+            Op::Close if self.scopes.len() > 1 => {
+                self.settle();
+                if self.chance(chances.guard_forgotten) {
+                    self.end_lives_of_depth(self.scopes.len() as u32);
+                    if let Some(forgotten) = self.scopes.last_mut() {
+                        *forgotten = true;
+                    }
+                } else {
+                    self.close();
+                }
+            }
+            Op::Close => {}
+        }
+    }
+
+    /// Merges the scopes whose guards were forgotten into the ones around them.
+    fn settle(&mut self) {
+        while self.scopes.last() == Some(&true) {
+            self.replay.merge();
+            self.scopes.pop();
+            let outer = self.scopes.len() as u32;
+            for handle in self.handles.iter_mut().flatten().chain(&mut self.strays) {
+                handle.depth = handle.depth.min(outer);
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.settle();
+        self.end_lives_of_depth(self.scopes.len() as u32);
+        self.replay.close();
+        self.scopes.pop();
+        if self.scopes.is_empty() {
+            self.oracle.live.clear();
+        }
+    }
+
+    /// No handle outlives its scope. What a forgotten guard leaves is dead to the program, but its
+    /// bytes stay taken until the scope around it closes: the oracle keeps them.
+    fn end_lives_of_depth(&mut self, depth: u32) {
+        let oracle = &mut self.oracle;
+        let mut end = |handle: &Handle| {
+            oracle.live.remove(&handle.start);
+        };
+        for handle in &mut self.handles {
+            if handle.is_some_and(|handle| handle.depth >= depth) {
+                handle.take().as_ref().map(&mut end);
+            }
+        }
+        self.strays.retain(|handle| {
+            let stays = handle.depth < depth;
+            if !stays {
+                end(handle);
+            }
+            stays
+        });
+    }
+
+    fn ask(&mut self, bytes: u64, alignment: Alignment) -> Option<Handle> {
+        let placed = self.replay.alloc(bytes, alignment);
+        let (slot, start) = placed.or_else(|| self.replay.alloc_off_plan(bytes, alignment))?;
+        let planned = &self.program.slots[slot as usize];
+        assert!(start == planned.offset_bytes && bytes <= planned.bytes);
+        assert!(alignment.divides(start));
+        self.oracle.insert(start, start + bytes);
+        // A scope whose guard was forgotten is none to the program.
+        let open = self.scopes.iter().filter(|forgotten| !**forgotten).count();
+        Some(Handle { slot, start, depth: open as u32 })
+    }
+
+    fn drop(&mut self, handle: Handle) {
+        self.oracle.remove(handle.start);
+        self.replay.drop_slot(handle.slot);
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        percent > 0 && self.rng.random_range(0..100) < percent
+    }
+}
+
+fn chances(rng: &mut ChaCha8Rng) -> Chances {
+    let mut chances = Chances::default();
+    let fields = [
+        &mut chances.smaller,
+        &mut chances.larger,
+        &mut chances.extra,
+        &mut chances.missing,
+        &mut chances.late,
+        &mut chances.forgotten,
+        &mut chances.guard_forgotten,
+    ];
+    for chance in fields {
+        // Some kinds alone, some together.
+        *chance = if rng.random_range(0..3) == 0 { rng.random_range(1..25) } else { 0 };
+    }
+    chances.abort = if rng.random_range(0..4) == 0 { 4 } else { 0 };
+    chances
+}
+
+#[test]
+fn a_million_deviating_steps_never_overlap_and_the_next_whole_step_is_as_planned() {
+    let mut rng = ChaCha8Rng::seed_from_u64(20);
+    let mut seen = Deviations::default();
+    let (mut steps, mut given_out) = (0, 0_u64);
+    while steps < STEPS {
+        let program = Program::random(&mut rng);
+        let table = Arc::new(SlotTable::new(&program.slots).unwrap());
+        let mut run = Run {
+            replay: Replay::new(table),
+            rng: ChaCha8Rng::seed_from_u64(rng.random()),
+            oracle: Oracle::default(),
+            handles: Vec::new(),
+            strays: Vec::new(),
+            scopes: Vec::new(),
+            program: &program,
+        };
+        for step in 0..STEPS_PER_PLAN {
+            // Every other step is whole: whatever happened before, it must be as planned.
+            if step % 2 == 0 {
+                run.step(Chances::default());
+                assert_eq!(run.replay.step_deviations(), 0, "a whole step after a broken one");
+            } else {
+                let chances = chances(&mut rng);
+                run.step(chances);
+            }
+        }
+        let of_plan = run.replay.deviations();
+        seen.smaller += of_plan.smaller;
+        seen.larger += of_plan.larger;
+        seen.extra += of_plan.extra;
+        seen.missing += of_plan.missing;
+        seen.late += of_plan.late;
+        seen.unfreed += of_plan.unfreed;
+        seen.steps += of_plan.steps;
+        steps += STEPS_PER_PLAN;
+        given_out += STEPS_PER_PLAN * program.slots.len() as u64;
+    }
+    println!("{steps} steps, about {given_out} requests, {seen:?}");
+    let kinds = [seen.smaller, seen.larger, seen.extra, seen.missing, seen.late, seen.unfreed];
+    assert!(kinds.iter().all(|&count| count > 10_000), "each kind was met often: {seen:?}");
+}
+
+fn slot(offset_bytes: u64, bytes: u64) -> PlannedSlot {
+    PlannedSlot { offset_bytes, bytes, alignment: Alignment::ONE }
+}
+
+fn replay(slots: &[PlannedSlot]) -> Replay {
+    Replay::new(Arc::new(SlotTable::new(slots).unwrap()))
+}
+
+fn ask(replay: &mut Replay, bytes: u64) -> Option<u32> {
+    let one = Alignment::ONE;
+    let placed = replay.alloc(bytes, one).or_else(|| replay.alloc_off_plan(bytes, one));
+    placed.map(|(slot, _)| slot)
+}
+
+#[test]
+fn a_refused_slot_gives_no_credit_to_the_next_on_its_bytes() {
+    // P > K > S on the same bytes. P is late, so K is refused; S must not be given out while P lives.
+    let mut replay = replay(&[slot(0, 8), slot(0, 8), slot(0, 8)]);
+    replay.open();
+    assert_eq!(ask(&mut replay, 8), Some(0));
+    assert_eq!(ask(&mut replay, 8), None, "K: P is alive");
+    assert_eq!(ask(&mut replay, 8), None, "S: P is still alive");
+    replay.drop_slot(0);
+    replay.close();
+    assert_eq!((replay.deviations().late, replay.deviations().steps), (2, 1));
+}
+
+#[test]
+fn an_aborted_step_leaves_no_trace_wherever_it_ends() {
+    let slots = [slot(0, 8), slot(8, 8), slot(0, 16), slot(0, 4), slot(4, 8)];
+    for abort_after in 0..=slots.len() {
+        let mut replay = replay(&slots);
+        replay.open();
+        for slot in 0..abort_after as u32 {
+            // Dropping the one before makes room for the next.
+            assert_eq!(ask(&mut replay, slots[slot as usize].bytes), Some(slot));
+            replay.drop_slot(slot);
+        }
+        replay.close();
+        let aborted = replay.deviations();
+        replay.open();
+        for slot in 0..slots.len() as u32 {
+            assert_eq!(ask(&mut replay, slots[slot as usize].bytes), Some(slot));
+            replay.drop_slot(slot);
+        }
+        replay.close();
+        assert_eq!(replay.deviations(), aborted, "aborted after {abort_after}");
+    }
+}
+
+#[test]
+fn a_larger_request_is_passed_by_and_the_step_finds_back_to_its_plan() {
+    let mut replay = replay(&[slot(0, 10), slot(10, 20), slot(30, 30), slot(60, 40)]);
+    replay.open();
+    assert_eq!(ask(&mut replay, 10), Some(0));
+    assert_eq!(ask(&mut replay, 25), None, "no slot of this size");
+    assert_eq!(ask(&mut replay, 30), Some(2), "the one after it gets its own");
+    assert_eq!(ask(&mut replay, 40), Some(3));
+    assert_eq!(ask(&mut replay, 5), None, "one more than planned");
+    replay.close();
+    let deviations = replay.deviations();
+    assert_eq!((deviations.larger, deviations.missing, deviations.extra), (1, 1, 1));
+}
+
+#[test]
+fn smaller_requests_keep_their_addresses_and_their_plan() {
+    let mut replay = replay(&[slot(0, 10), slot(10, 20), slot(0, 10)]);
+    replay.open();
+    for (slot, bytes) in [(0, 5), (1, 10), (2, 5)] {
+        assert_eq!(ask(&mut replay, bytes), Some(slot));
+        replay.drop_slot(slot);
+    }
+    replay.close();
+    let deviations = replay.deviations();
+    assert_eq!((deviations.smaller, deviations.total(), deviations.steps), (3, 0, 0));
+}
