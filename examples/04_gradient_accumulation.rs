@@ -4,12 +4,13 @@
 //! closes, and adds its gradient to a persistent accumulator, which is cleared once per step and not
 //! once per micro-batch.
 
-use arena_scope::{Arena, ByteSize, Error, Host, Reset, ScopeOptions, View, ViewMut};
+use arena_scope::{Arena, ByteSize, Error, Host, Reset, View, ViewMut};
 
 const GRADIENTS: [[f32; 2]; 4] = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]];
 
 fn main() -> Result<(), Error> {
-    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    let builder = Arena::builder(Host::new()).capacity(ByteSize::kib(4));
+    let mut arena = builder.reset(Reset::Zero).build()?;
     let mut accumulator = arena.persistent_zeroed::<f32>(2)?;
     let mut weights = arena.persistent_from(&[100.0_f32, 100.0])?;
     arena.mark()?;
@@ -18,10 +19,11 @@ fn main() -> Result<(), Error> {
         arena.scope_named("step", |step| {
             accumulator.view_mut().zero()?; // once per step
 
-            for gradient in &GRADIENTS {
-                let options = ScopeOptions::named("micro-batch").reset(Reset::Zero);
-                step.scope_with(options, |micro| {
-                    let gradient = micro.upload(gradient)?; // stands for a backward pass
+            for values in &GRADIENTS {
+                step.scope_named("micro-batch", |micro| {
+                    let mut gradient = micro.alloc::<f32>(2)?;
+                    assert_eq!(gradient.as_slice(), [0.0, 0.0]); // cleared since it was last used
+                    gradient.view_mut().write(values)?; // stands for a backward pass
                     add(gradient.view(), accumulator.view_mut());
                     Ok::<_, Error>(())
                 })?;
