@@ -1,0 +1,13 @@
+//! The examples of Watermark Arena are the numbered files beside this one; each can be run with
+//! `cargo run -p arena-examples --example 01_scope` and the like. This library holds nothing but the
+//! tests of the documents' code.
+
+/// The code in `docs/guide.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
+
+/// The code in `docs/errors.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/errors.md")]
+struct Errors;
