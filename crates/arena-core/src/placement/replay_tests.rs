@@ -421,3 +421,18 @@ fn smaller_requests_keep_their_addresses_and_their_plan() {
     let deviations = replay.deviations();
     assert_eq!((deviations.smaller, deviations.total(), deviations.steps), (3, 0, 0));
 }
+
+#[test]
+fn what_an_inner_scope_forgot_is_free_when_it_closes() {
+    let mut replay = replay(&[slot(0, 8), slot(8, 8), slot(8, 8)]);
+    replay.open();
+    assert_eq!(ask(&mut replay, 8), Some(0));
+    replay.open();
+    assert_eq!(ask(&mut replay, 8), Some(1));
+    replay.close(); // the handle of slot 1 was never dropped
+    assert_eq!(ask(&mut replay, 8), Some(2), "its bytes are free all the same");
+    replay.drop_slot(0);
+    replay.drop_slot(2);
+    replay.close();
+    assert_eq!((replay.deviations().unfreed, replay.deviations().total()), (1, 0));
+}
