@@ -143,6 +143,12 @@ impl Zones {
         self.cursor.set(to_bytes.max(self.mark_bytes()).min(self.cursor.get()));
     }
 
+    /// Takes back the request made last, as if it had not been made: unlike a rewind it leaves no
+    /// trace in the peak.
+    pub(crate) fn take_back(&self, to_bytes: u64) {
+        self.cursor.set(to_bytes);
+    }
+
     /// Opens or bars the fast path.
     pub(crate) fn set_fast_path(&self, open: bool) {
         self.fast_path.set(open);

@@ -11,8 +11,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use arena_core::{
-    Alignment, Checkpoint, Device, Error, ErrorKind, Event, POISON_BYTE, Persistent, Pod, RawArena,
-    Span, Transient, View,
+    Alignment, Checkpoint, Device, Error, ErrorKind, Event, POISON_BYTE, Pod, RawArena, Span,
+    Transient,
 };
 
 use crate::observer::{Moment, Observer};
@@ -216,16 +216,17 @@ impl<D: Device> State<D> {
 
     // --- requests -----------------------------------------------------------------------------
 
+    /// Adds a request that was served to the signature, or what the scope knows to its error.
     #[inline]
-    pub(crate) fn alloc<T: Pod>(
+    pub(crate) fn count<'s, T: Pod>(
         &self,
-        len: usize,
+        outcome: Result<Transient<'s, T, D>, Error>,
         alignment: Alignment,
         depth: u32,
-    ) -> Result<Transient<'_, T, D>, Error> {
-        match self.raw.transient::<T>(len, alignment) {
+    ) -> Result<Transient<'s, T, D>, Error> {
+        match outcome {
             Ok(buffer) => {
-                let bytes = len as u64 * size_of::<T>() as u64;
+                let bytes = buffer.len() as u64 * size_of::<T>() as u64;
                 self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
                 Ok(buffer)
             }
@@ -246,13 +247,6 @@ impl<D: Device> State<D> {
 
     pub(crate) fn bump(&self, depth: u32) -> &bumpalo::Bump {
         self.bumps.get(depth as usize)
-    }
-
-    /// A kept buffer with the contents of a view, copied on the device.
-    pub(crate) fn promote<T: Pod>(&self, view: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
-        let mut kept = self.raw.persistent(view.len(), self.alignment)?;
-        kept.view_mut().copy_from(view)?;
-        Ok(kept)
     }
 }
 
