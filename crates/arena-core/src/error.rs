@@ -116,6 +116,14 @@ pub enum ErrorKind {
         /// Alignment of each piece.
         alignment: Alignment,
     },
+    /// A row layout was made for elements of another size, for which its rows are not aligned.
+    #[error("the layout is for elements of {expected} bytes, the buffer's have {given}")]
+    ElementMismatch {
+        /// Bytes of an element of the layout.
+        expected: u64,
+        /// Bytes of an element of the buffer.
+        given: u64,
+    },
     /// A buffer still holds bytes that nobody wrote since they were poisoned.
     #[error("`{buffer}` was not written: element {index} still holds the poison pattern")]
     Unwritten {

@@ -100,8 +100,10 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc); [`ErrorKind::ElementMismatch`] when the layout is for elements
+    /// of another size.
     pub fn alloc_rows<T: Pod>(&self, layout: &RowLayout) -> Result<Transient<'s, T, D>, Error> {
+        layout.check_element::<T>()?;
         self.alloc_aligned(layout.len(), layout.alignment())
     }
 
