@@ -173,11 +173,12 @@ impl<D: Device> State<D> {
                 if let Err(error) = self.close(1) {
                     self.raw.defer_error(error);
                 }
-            } else if let Some(frame) = self.frames.borrow_mut().pop() {
-                self.note_high_water(&frame);
-                self.raw.log_scope(Event::Close);
-                self.generation.set(self.generation.get() + 1);
+                continue;
             }
+            let Some(frame) = self.frames.borrow_mut().pop() else { return };
+            self.note_high_water(&frame);
+            self.raw.log_scope(Event::Close);
+            self.generation.set(self.generation.get() + 1);
         }
     }
 
