@@ -197,8 +197,11 @@ impl<D: Device> State<D> {
             Reset::Zero => 0,
             Reset::Poison => POISON_BYTE,
         };
+        // An inner scope's high-water may lie where a buffer was kept afterwards.
+        let floor_bytes = self.floor_bytes();
+        let span = Span { end_bytes: span.end_bytes.min(floor_bytes), ..span };
         // SAFETY: the span lies between a scope's start and its high-water, and no buffer of that
-        // scope or a deeper one is alive.
+        // scope or a deeper one is alive; what is kept lies above the floor.
         unsafe { self.raw.fill(span, value) }
     }
 
@@ -206,13 +209,17 @@ impl<D: Device> State<D> {
     fn clear_leftovers(&self) -> Result<(), Error> {
         let Some((span, reset)) = self.uncleared.get() else { return Ok(()) };
         let start_bytes = span.start_bytes.max(self.raw.checkpoint().cursor_bytes());
-        let end_bytes =
-            span.end_bytes.min(self.raw.stats().used_bytes + self.raw.stats().free_bytes);
-        if start_bytes < end_bytes {
-            self.clear(Span { start_bytes, end_bytes }, reset)?;
+        if start_bytes < span.end_bytes.min(self.floor_bytes()) {
+            self.clear(Span { start_bytes, ..span }, reset)?;
         }
         self.uncleared.set(None);
         Ok(())
+    }
+
+    /// Where the kept part begins, in bytes from the base.
+    fn floor_bytes(&self) -> u64 {
+        let stats = self.raw.stats();
+        stats.capacity_bytes - stats.kept_bytes
     }
 
     // --- requests -----------------------------------------------------------------------------
