@@ -155,7 +155,8 @@ pub struct Exhausted {
     pub free_bytes: u64,
     /// Bytes of the kept part at the region's top, its gaps included.
     pub kept_bytes: u64,
-    /// Bytes by which the capacity is too small for this request.
+    /// Bytes by which the capacity is too small for this request. Exact where nothing is kept; the
+    /// padding of kept buffers moves with the capacity, and may ask for up to their alignment more.
     pub missing_bytes: u64,
     /// The scope that asked, if one did.
     pub scope: Option<ScopeFacts>,
@@ -216,7 +217,7 @@ impl fmt::Display for Exhausted {
         }
         write!(
             f,
-            ". {} bytes are missing: raise the capacity, or ask for less (a smaller batch)",
+            ". At least {} bytes are missing: raise the capacity, or ask for less (a smaller batch)",
             self.missing_bytes
         )
     }
