@@ -177,8 +177,18 @@ impl<D: Device> State<D> {
             }
             let Some(frame) = self.frames.borrow_mut().pop() else { return };
             self.note_high_water(&frame);
+            self.pass_on_reset(frame.reset);
             self.raw.log_scope(Event::Close);
             self.generation.set(self.generation.get() + 1);
+        }
+    }
+
+    /// The bytes of a scope that was not closed come back with its parent, and are cleared then.
+    fn pass_on_reset(&self, reset: Reset) {
+        if let Some(parent) = self.frames.borrow_mut().last_mut()
+            && parent.reset == Reset::Keep
+        {
+            parent.reset = reset;
         }
     }
 
