@@ -272,6 +272,8 @@ impl<D: Device> Arena<D> {
 
     /// Stops watching and returns what was seen.
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
+        // A root scope that was forgotten left its log behind.
+        let _ = self.state.raw.stop_log();
         self.state.observer.get_mut().take().map(|observer| observer.report())
     }
 
