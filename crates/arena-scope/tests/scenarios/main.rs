@@ -9,6 +9,7 @@ mod exhaust;
 mod grow;
 mod model;
 mod poison;
+mod programs;
 mod promises;
 mod retain;
 mod rust_soundness;
