@@ -116,6 +116,14 @@ pub enum ErrorKind {
         /// Alignment of each piece.
         alignment: Alignment,
     },
+    /// A row layout was made for elements of another size, for which its rows are not aligned.
+    #[error("the layout is for elements of {expected} bytes, the buffer's have {given}")]
+    ElementMismatch {
+        /// Bytes of an element of the layout.
+        expected: u64,
+        /// Bytes of an element of the buffer.
+        given: u64,
+    },
     /// A buffer still holds bytes that nobody wrote since they were poisoned.
     #[error("`{buffer}` was not written: element {index} still holds the poison pattern")]
     Unwritten {
@@ -147,7 +155,8 @@ pub struct Exhausted {
     pub free_bytes: u64,
     /// Bytes of the kept part at the region's top, its gaps included.
     pub kept_bytes: u64,
-    /// Bytes by which the capacity is too small for this request.
+    /// Bytes by which the capacity is too small for this request. Exact where nothing is kept; the
+    /// padding of kept buffers moves with the capacity, and may ask for up to their alignment more.
     pub missing_bytes: u64,
     /// The scope that asked, if one did.
     pub scope: Option<ScopeFacts>,
@@ -208,7 +217,7 @@ impl fmt::Display for Exhausted {
         }
         write!(
             f,
-            ". {} bytes are missing: raise the capacity, or ask for less (a smaller batch)",
+            ". At least {} bytes are missing: raise the capacity, or ask for less (a smaller batch)",
             self.missing_bytes
         )
     }

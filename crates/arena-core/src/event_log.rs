@@ -46,6 +46,11 @@ impl EventLog {
         self.events.clear();
     }
 
+    /// Forgets the last event, of a request that failed after all.
+    pub(crate) fn pop(&mut self) {
+        self.events.pop();
+    }
+
     pub(crate) fn push(&mut self, event: Event) {
         self.events.push(event);
     }

@@ -187,6 +187,19 @@ impl RowLayout {
         self.alignment
     }
 
+    /// Whether the layout was made for elements as large as `T`: rows of others are not aligned.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::ElementMismatch`] when it was not.
+    pub fn check_element<T>(&self) -> Result<(), Error> {
+        let (expected, given) = (self.element_bytes, size_of::<T>() as u64);
+        if expected == given {
+            return Ok(());
+        }
+        Err(ErrorKind::ElementMismatch { expected, given }.into())
+    }
+
     /// Whether a buffer of this layout at `address` can be described to the tensor memory
     /// accelerator: its global address and its row stride must be multiples of 16 bytes
     /// (CUDA driver API, `cuTensorMapEncodeTiled`).

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::buffer::{Persistent, Transient};
+use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::bytes::{Alignment, ByteSize, MAX_BYTES, bytes_of};
 use crate::demand::Demand;
 use crate::device::{Device, Host, Probe};
@@ -136,15 +136,70 @@ impl<D: Device> RawArena<D> {
         Ok(unsafe { Persistent::new(address, len, region, kept.then_some(span)) })
     }
 
+    /// A persistent buffer that holds `values`, at the default alignment.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent), or the device's refusal of the copy. Nothing is
+    /// changed then.
+    pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
+        self.persistent_from_aligned(values, Alignment::DEFAULT)
+    }
+
     /// A persistent buffer that holds `values`.
     ///
     /// # Errors
     ///
-    /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
-    pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
-        let mut buffer = self.persistent(values.len(), Alignment::DEFAULT)?;
-        buffer.view_mut().write(values)?;
-        Ok(buffer)
+    /// As for [`persistent_from`](Self::persistent_from).
+    pub fn persistent_from_aligned<T: Pod>(
+        &self,
+        values: &[T],
+        alignment: Alignment,
+    ) -> Result<Persistent<T, D>, Error> {
+        self.persistent_filled(values.len(), alignment, |mut buffer| buffer.write(values))
+    }
+
+    /// A persistent buffer of zero bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent_from`](Self::persistent_from).
+    pub fn persistent_zeroed<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Persistent<T, D>, Error> {
+        self.persistent_filled(len, alignment, |mut buffer| buffer.zero())
+    }
+
+    /// A persistent copy of a view, made on the device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent_from`](Self::persistent_from).
+    pub fn persistent_copy<T: Pod>(
+        &self,
+        view: View<'_, T, D>,
+        alignment: Alignment,
+    ) -> Result<Persistent<T, D>, Error> {
+        self.persistent_filled(view.len(), alignment, |mut buffer| buffer.copy_from(view))
+    }
+
+    /// `fill` makes no request of its own.
+    fn persistent_filled<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        fill: impl FnOnce(ViewMut<'_, T, D>) -> Result<(), Error>,
+    ) -> Result<Persistent<T, D>, Error> {
+        let before = self.checkpoint();
+        let mut buffer = self.persistent(len, alignment)?;
+        let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
+        match buffer.into_kept_span() {
+            Some(span) => self.give_back_kept(span),
+            None => self.zones.take_back(before.cursor_bytes),
+        }
+        Err(error)
     }
 
     /// A transient buffer of `len` elements with unspecified but initialised contents.
@@ -200,12 +255,56 @@ impl<D: Device> RawArena<D> {
         Ok(unsafe { Transient::new(self.address_of(span), len, self) })
     }
 
+    /// [`transient`](Self::transient), filled with zero bytes in stream order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent_from`](Self::persistent_from).
+    pub fn transient_zeroed<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        self.transient_filled(len, alignment, |mut buffer| buffer.zero())
+    }
+
+    /// A transient buffer that holds `values`, copied in stream order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent_from`](Self::persistent_from).
+    pub fn transient_from<T: Pod>(
+        &self,
+        values: &[T],
+        alignment: Alignment,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        self.transient_filled(values.len(), alignment, |mut buffer| buffer.write(values))
+    }
+
+    /// `fill` makes no request of its own.
+    fn transient_filled<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        fill: impl FnOnce(ViewMut<'_, T, D>) -> Result<(), Error>,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        let before = self.checkpoint();
+        let mut buffer = self.transient(len, alignment)?;
+        let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
+        std::mem::forget(buffer); // Its drop would be logged, and it never was.
+        self.zones.take_back(before.cursor_bytes);
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.pop();
+        }
+        Err(error)
+    }
+
     fn place_slowly(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
         self.take_deferred()?;
         let before = self.checkpoint();
         let span = self.zones.bump_checked(bytes, alignment)?;
         if let Err(error) = self.poison_fresh(span) {
-            self.zones.rewind(before.cursor_bytes);
+            self.zones.take_back(before.cursor_bytes);
             return Err(error);
         }
         if let Some(log) = self.log.borrow_mut().as_mut() {
@@ -293,12 +392,14 @@ impl<D: Device> RawArena<D> {
     }
 
     fn collect_returned(&self) {
-        self.region.drain_returned(|span| {
-            if let Some(demand) = &self.demand {
-                demand.borrow_mut().note_give_back(span, self.zones.cursor_bytes());
-            }
-            self.zones.give_back_kept(span);
-        });
+        self.region.drain_returned(|span| self.give_back_kept(span));
+    }
+
+    fn give_back_kept(&self, span: Span) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().note_give_back(span, self.zones.cursor_bytes());
+        }
+        self.zones.give_back_kept(span);
     }
 
     /// Gives the physical memory between `above_bytes` (or the cursor, if that is higher) and the
@@ -422,7 +523,6 @@ mod tests {
     use static_assertions::{assert_impl_all, assert_not_impl_any, const_assert};
 
     use super::*;
-    use crate::buffer::{View, ViewMut};
 
     assert_impl_all!(RawArena<Host>: Send);
     assert_not_impl_any!(RawArena<Host>: Sync);

@@ -176,6 +176,12 @@ impl Zones {
         self.set_cursor_address(self.base_address + to_bytes);
     }
 
+    /// Takes back the request made last, as if it had not been made: unlike a rewind it leaves no
+    /// trace in the peak.
+    pub(crate) fn take_back(&self, to_bytes: u64) {
+        self.set_cursor_address(self.base_address + to_bytes);
+    }
+
     /// Opens or bars the fast path.
     pub(crate) fn set_fast_path(&self, open: bool) {
         self.fast_path.set(open);

@@ -102,9 +102,7 @@ impl<D: Device> Arena<D> {
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the fill.
     pub fn persistent_zeroed<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
-        let mut buffer = self.persistent(len)?;
-        buffer.view_mut().zero()?;
-        Ok(buffer)
+        self.state.raw.persistent_zeroed(len, Alignment::DEFAULT)
     }
 
     /// A persistent buffer that holds `values`, copied in stream order.
@@ -113,9 +111,7 @@ impl<D: Device> Arena<D> {
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
     pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
-        let mut buffer = self.persistent(values.len())?;
-        buffer.view_mut().write(values)?;
-        Ok(buffer)
+        self.state.raw.persistent_from_aligned(values, Alignment::DEFAULT)
     }
 
     /// Sets the mark where the persistent buffers end. The first scope sets it if this was not
@@ -267,6 +263,8 @@ impl<D: Device> Arena<D> {
 
     /// Stops watching and returns what was seen.
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
+        // A root scope that was forgotten left its log behind.
+        let _ = self.state.raw.stop_log();
         self.state.observer.get_mut().take().map(|observer| observer.report())
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Observer {
     heap_allocations: Option<fn() -> u64>,
     kinds: Vec<Watched>,
     open: Option<Opened>,
+    /// The kept part at the last close: what grew since counts, made inside a step or between two.
+    kept_bytes: Option<u64>,
     divergence: Option<Divergence>,
 }
 
@@ -42,7 +44,13 @@ struct Opened {
 impl Observer {
     pub(crate) fn new(heap_allocations: Option<fn() -> u64>) -> Self {
         // Room for the kinds of a usual loop, so that a second kind allocates nothing in a step.
-        Self { heap_allocations, kinds: Vec::with_capacity(16), open: None, divergence: None }
+        Self {
+            heap_allocations,
+            kinds: Vec::with_capacity(16),
+            open: None,
+            kept_bytes: None,
+            divergence: None,
+        }
     }
 
     pub(crate) fn report(&self) -> SteadyState {
@@ -63,7 +71,7 @@ impl Observer {
             kind,
             heap_allocations: self.count_heap(),
             driver_allocations: stats.driver_allocations,
-            kept_bytes: stats.kept_bytes,
+            kept_bytes: self.kept_bytes.unwrap_or(stats.kept_bytes),
         });
     }
 
@@ -73,13 +81,14 @@ impl Observer {
         let Some(log) = raw.stop_log() else { return };
         let Some(opened) = self.open.take() else { return };
         let stats = raw.stats();
+        self.kept_bytes = Some(stats.kept_bytes);
         let watched = &mut self.kinds[opened.kind];
         watched.scratch = log;
 
         let figures = &mut watched.figures;
         figures.steps += 1;
-        figures
-            .note_heap(heap_allocations.zip(opened.heap_allocations).map(|(now, then)| now - then));
+        let heap_allocations = heap_allocations.zip(opened.heap_allocations);
+        figures.note_heap(heap_allocations.map(|(now, then)| now.saturating_sub(then)));
         figures.note_driver(stats.driver_allocations - opened.driver_allocations);
         figures.note_kept(stats.kept_bytes.saturating_sub(opened.kept_bytes));
         if figures.steps == 1 {

@@ -57,7 +57,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// ```
     #[inline]
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
-        self.state.alloc(len, Alignment::DEFAULT, self.depth)
+        self.alloc_aligned(len, Alignment::DEFAULT)
     }
 
     /// [`alloc`](Self::alloc) with an alignment for this buffer alone; that of `T` is the least.
@@ -80,9 +80,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`alloc`](Self::alloc), or the device's refusal of the fill.
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
-        let mut buffer = self.alloc(len)?;
-        buffer.view_mut().zero()?;
-        Ok(buffer)
+        let alignment = Alignment::DEFAULT;
+        self.state.count(self.state.raw.transient_zeroed(len, alignment), alignment, self.depth)
     }
 
     /// A buffer that holds `values`, copied in stream order. `values` may be changed as soon as the
@@ -92,9 +91,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`alloc`](Self::alloc), or the device's refusal of the copy.
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Transient<'s, T, D>, Error> {
-        let mut buffer = self.alloc(values.len())?;
-        buffer.view_mut().write(values)?;
-        Ok(buffer)
+        let alignment = Alignment::DEFAULT;
+        self.state.count(self.state.raw.transient_from(values, alignment), alignment, self.depth)
     }
 
     /// A 2-D buffer whose rows start aligned, with unspecified contents; its rows are reached by
@@ -102,8 +100,10 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc).
+    /// As for [`alloc`](Self::alloc); [`ErrorKind::ElementMismatch`] when the layout is for elements
+    /// of another size.
     pub fn alloc_rows<T: Pod>(&self, layout: &RowLayout) -> Result<Transient<'s, T, D>, Error> {
+        layout.check_element::<T>()?;
         self.alloc_aligned(layout.len(), layout.alignment())
     }
 
@@ -125,7 +125,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
     pub fn promote<T: Pod>(&self, result: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
-        let promoted = self.state.promote(result);
+        let promoted = self.state.raw.persistent_copy(result, Alignment::DEFAULT);
         promoted.map_err(|error| self.state.in_scope(error, self.depth))
     }
 

@@ -11,8 +11,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use arena_core::{
-    Alignment, Checkpoint, Device, Error, ErrorKind, Event, POISON_BYTE, Persistent, Pod, RawArena,
-    Span, Transient, View,
+    Alignment, Checkpoint, Device, Error, ErrorKind, Event, POISON_BYTE, Pod, RawArena, Span,
+    Transient,
 };
 
 use crate::observer::{Moment, Observer};
@@ -166,11 +166,22 @@ impl<D: Device> State<D> {
                 if let Err(error) = self.close(1) {
                     self.raw.defer_error(error);
                 }
-            } else if let Some(frame) = self.frames.borrow_mut().pop() {
-                self.note_high_water(&frame);
-                self.raw.log_scope(Event::Close);
-                self.generation.set(self.generation.get() + 1);
+                continue;
             }
+            let Some(frame) = self.frames.borrow_mut().pop() else { return };
+            self.note_high_water(&frame);
+            self.pass_on_reset(frame.reset);
+            self.raw.log_scope(Event::Close);
+            self.generation.set(self.generation.get() + 1);
+        }
+    }
+
+    /// The bytes of a scope that was not closed come back with its parent, and are cleared then.
+    fn pass_on_reset(&self, reset: Reset) {
+        if let Some(parent) = self.frames.borrow_mut().last_mut()
+            && parent.reset == Reset::Keep
+        {
+            parent.reset = reset;
         }
     }
 
@@ -189,8 +200,11 @@ impl<D: Device> State<D> {
             Reset::Zero => 0,
             Reset::Poison => POISON_BYTE,
         };
+        // An inner scope's high-water may lie where a buffer was kept afterwards.
+        let floor_bytes = self.floor_bytes();
+        let span = Span { end_bytes: span.end_bytes.min(floor_bytes), ..span };
         // SAFETY: the span lies between a scope's start and its high-water, and no buffer of that
-        // scope or a deeper one is alive.
+        // scope or a deeper one is alive; what is kept lies above the floor.
         unsafe { self.raw.fill(span, value) }
     }
 
@@ -198,13 +212,17 @@ impl<D: Device> State<D> {
     fn clear_leftovers(&self) -> Result<(), Error> {
         let Some((span, reset)) = self.uncleared.get() else { return Ok(()) };
         let start_bytes = span.start_bytes.max(self.raw.checkpoint().cursor_bytes());
-        let end_bytes =
-            span.end_bytes.min(self.raw.stats().used_bytes + self.raw.stats().free_bytes);
-        if start_bytes < end_bytes {
-            self.clear(Span { start_bytes, end_bytes }, reset)?;
+        if start_bytes < span.end_bytes.min(self.floor_bytes()) {
+            self.clear(Span { start_bytes, ..span }, reset)?;
         }
         self.uncleared.set(None);
         Ok(())
+    }
+
+    /// Where the kept part begins, in bytes from the base.
+    fn floor_bytes(&self) -> u64 {
+        let stats = self.raw.stats();
+        stats.capacity_bytes - stats.kept_bytes
     }
 
     // --- requests -----------------------------------------------------------------------------
@@ -233,7 +251,17 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        match self.raw.transient_slowly::<T>(len, alignment) {
+        self.count(self.raw.transient_slowly(len, alignment), alignment, depth)
+    }
+
+    /// Adds a request that was served to the signature, or what the scope knows to its error.
+    pub(crate) fn count<'s, T: Pod>(
+        &self,
+        outcome: Result<Transient<'s, T, D>, Error>,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'s, T, D>, Error> {
+        match outcome {
             Ok(buffer) => {
                 self.sign(&buffer, alignment, depth);
                 Ok(buffer)
@@ -262,13 +290,6 @@ impl<D: Device> State<D> {
 
     pub(crate) fn bump(&self, depth: u32) -> &bumpalo::Bump {
         self.bumps.get(depth as usize)
-    }
-
-    /// A kept buffer with the contents of a view, copied on the device.
-    pub(crate) fn promote<T: Pod>(&self, view: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
-        let mut kept = self.raw.persistent(view.len(), Alignment::DEFAULT)?;
-        kept.view_mut().copy_from(view)?;
-        Ok(kept)
     }
 }
 

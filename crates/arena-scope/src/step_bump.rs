@@ -32,7 +32,9 @@ impl StepBumps {
     pub(crate) unsafe fn open(&self, depth: usize) {
         let mut by_depth = self.by_depth.borrow_mut();
         while by_depth.len() <= depth {
-            by_depth.push(Box::new(UnsafeCell::new(Bump::with_capacity(self.presized_bytes))));
+            // Presizing is a hint: a size that cannot be had must not stop the step.
+            let bump = Bump::try_with_capacity(self.presized_bytes).unwrap_or_default();
+            by_depth.push(Box::new(UnsafeCell::new(bump)));
         }
         by_depth[depth].get_mut().reset();
     }

@@ -44,6 +44,11 @@ impl<T: Pod, D: Device> Persistent<T, D> {
         Self { address, len, region, kept, elements: PhantomData }
     }
 
+    /// Drops the buffer without queueing its span, and returns that.
+    pub(crate) fn into_kept_span(mut self) -> Option<Span> {
+        self.kept.take()
+    }
+
     /// Elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -146,9 +146,10 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] when there is no such row.
+    /// [`ErrorKind::OutOfBounds`] when there is no such row; [`ErrorKind::ElementMismatch`] when
+    /// the layout is for other elements.
     pub fn row(&self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
-        self.range(row_range(layout, row)?)
+        self.range(row_range::<T>(layout, row)?)
     }
 
     /// The elements in host memory, after the work queued on the arena's stream.
@@ -285,9 +286,10 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] when there is no such row.
+    /// [`ErrorKind::OutOfBounds`] when there is no such row; [`ErrorKind::ElementMismatch`] when
+    /// the layout is for other elements.
     pub fn row_mut(self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
-        self.range(row_range(layout, row)?)
+        self.range(row_range::<T>(layout, row)?)
     }
 
     /// Copies `host` in, in stream order.
@@ -420,7 +422,8 @@ fn resolve(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)
     }
 }
 
-fn row_range(layout: &RowLayout, row: usize) -> Result<std::ops::Range<usize>, Error> {
+fn row_range<T>(layout: &RowLayout, row: usize) -> Result<std::ops::Range<usize>, Error> {
+    layout.check_element::<T>()?;
     if row >= layout.rows() {
         let row = row as u64;
         let rows = layout.rows() as u64;

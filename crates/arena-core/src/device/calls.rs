@@ -52,7 +52,8 @@ impl Call {
 }
 
 /// Implements [`Device`](super::Device) for a wrapper: each call first passes
-/// `self.before(Call, bytes)`, which may refuse it, and then goes to `self.inner`.
+/// `self.before(Call, bytes)`, which may refuse it, and then goes to `self.inner`. When the inner
+/// device obtains nothing, `self.not_obtained(bytes)` is told.
 macro_rules! wrap_device {
     ($wrapper:ident) => {
         // SAFETY: memory comes from the wrapped device and goes back to it unchanged.
@@ -73,7 +74,7 @@ macro_rules! wrap_device {
                 bytes: u64,
             ) -> Result<super::Obtained<D::Memory>, crate::error::DeviceError> {
                 self.before(super::Call::Obtain, bytes)?;
-                self.inner.obtain(bytes)
+                self.inner.obtain(bytes).inspect_err(|_| self.not_obtained(bytes))
             }
 
             unsafe fn release(

@@ -32,6 +32,8 @@ impl<D> Counting<D> {
         total_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
+
+    fn not_obtained(&self, _bytes: u64) {}
 }
 
 wrap_device!(Counting);

@@ -37,6 +37,8 @@ impl<D: super::Device> Failing<D> {
         }
         Ok(())
     }
+
+    fn not_obtained(&self, _bytes: u64) {}
 }
 
 wrap_device!(Failing);

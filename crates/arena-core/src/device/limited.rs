@@ -40,11 +40,15 @@ impl<D: super::Device> Limited<D> {
                     })
             }
             Call::Release => {
-                self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.not_obtained(bytes);
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    fn not_obtained(&self, bytes: u64) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
