@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
+use std::hint::cold_path;
 
 use crate::bytes::Alignment;
 use crate::error::{Error, ErrorKind, Exhausted};
@@ -26,14 +27,15 @@ const AHEAD: u64 = Alignment::DEFAULT.low_bits();
 /// The zones of one region. What the hot path needs is kept as addresses, the rest as offsets from
 /// the base in bytes.
 #[derive(Debug)]
+#[repr(C)] // The hot path's three come first: see `RawArena`.
 pub(crate) struct Zones {
     base_address: u64,
-    capacity_bytes: u64,
     /// The cursor's address + [`AHEAD`].
     cursor_ahead: Cell<u64>,
     /// What the fast path may fill: up to the kept floor's address + [`AHEAD`], or 0 to send every
     /// request the slow way.
     limit_ahead: Cell<u64>,
+    capacity_bytes: u64,
     fast_path: Cell<bool>,
     mark: Cell<Option<u64>>,
     peak: Cell<u64>,
@@ -119,6 +121,7 @@ impl Zones {
         let start_address = align_down(reach, alignment);
         let end_ahead = start_address + (bytes + AHEAD);
         if end_ahead > self.limit_ahead.get() {
+            cold_path();
             return None;
         }
         self.cursor_ahead.set(end_ahead);
@@ -216,7 +219,10 @@ impl Zones {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::bytes::MAX_BYTES;
 
     const A256: Alignment = Alignment::DEFAULT;
 
@@ -286,5 +292,32 @@ mod tests {
         zones.set_mark().unwrap();
         assert!(zones.place_persistent(0, A256).unwrap().0.is_empty());
         assert_eq!(zones.kept_bytes(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_fast_path_places_as_the_rule_of_the_layout_does(
+            cursor in any_up_to(1 << 62),
+            limit in any_up_to(1 << 62),
+            bytes in any_up_to(MAX_BYTES - 1).prop_map(|less_one| less_one + 1),
+            alignment in (0..=61_u32).prop_map(|shift| Alignment::new(1 << shift).unwrap()),
+        ) {
+            // With a limit below the cursor too: the rounded start of any request may lie beyond.
+            let zones = Zones::new(cursor.min(limit), limit.saturating_sub(cursor));
+            zones.set_cursor_address(cursor);
+            zones.limit_ahead.set(limit + AHEAD);
+            let expected = fit(cursor, limit, bytes, alignment);
+            prop_assert_eq!(zones.bump(bytes, alignment), expected.map(|(start, _)| start));
+            let cursor_after = expected.map_or(cursor, |(_, end)| end);
+            prop_assert_eq!(zones.cursor_address(), cursor_after);
+        }
+    }
+
+    /// Small, large, and close to powers of two, up to `most`.
+    fn any_up_to(most: u64) -> impl Strategy<Value = u64> {
+        let near_power = (0..=62_u32, -300..=300_i64)
+            .prop_map(|(shift, off)| (1_u64 << shift).saturating_add_signed(off));
+        prop_oneof![0..=4096_u64, 0..=most, near_power, Just(most)]
+            .prop_map(move |value| value.min(most))
     }
 }
