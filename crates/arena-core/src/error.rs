@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::bytes::{Alignment, BadAlignment, ByteSize};
+use crate::placement::{Deviations, SlotTableError};
 
 /// An error of the arena: one pointer, so that the allocation's result stays small.
 ///
@@ -132,6 +133,9 @@ pub enum ErrorKind {
         /// The first element that is unwritten.
         index: u64,
     },
+    /// Slots that are no plan.
+    #[error(transparent)]
+    SlotTable(#[from] SlotTableError),
     /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -160,6 +164,24 @@ pub struct Exhausted {
     pub missing_bytes: u64,
     /// The scope that asked, if one did.
     pub scope: Option<ScopeFacts>,
+    /// The plan that the step follows, and how it deviated from it, if it has one.
+    pub plan: Option<PlanFacts>,
+}
+
+/// What is known of the plan that a step follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanFacts {
+    /// Bytes that the plan takes above the mark.
+    pub peak_bytes: u64,
+    /// What was not as planned since it was installed, this step included.
+    pub deviations: Deviations,
+}
+
+impl PlanFacts {
+    pub(crate) const fn new(peak_bytes: u64, deviations: Deviations) -> Self {
+        Self { peak_bytes, deviations }
+    }
 }
 
 /// What the scope that asked knew.
@@ -214,6 +236,9 @@ impl fmt::Display for Exhausted {
                  {} resets before",
                 scope.name, scope.depth, scope.requests, scope.largest_bytes, scope.resets
             )?;
+        }
+        if let Some(PlanFacts { peak_bytes, deviations }) = &self.plan {
+            write!(f, "; off its plan of {peak_bytes} bytes: {deviations}")?;
         }
         write!(
             f,

@@ -44,10 +44,10 @@ pub use bytes::{
     Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError, bytes_of, elements_of,
 };
 pub use device::{Device, Host, HostVisible, Probe};
-pub use error::{DeviceError, Error, ErrorKind, Exhausted, ScopeFacts};
+pub use error::{DeviceError, Error, ErrorKind, Exhausted, PlanFacts, ScopeFacts};
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span};
-pub use placement::{Deviations, PlannedSlot, SlotTable, SlotTableError};
+pub use placement::{Deviations, PlanId, PlannedSlot, SlotTable, SlotTableError};
 pub use raw_arena::{Checkpoint, POISON_BYTE, RawArena};
 pub use region::Region;
 pub use stats::Stats;

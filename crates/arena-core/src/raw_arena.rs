@@ -1,5 +1,8 @@
 //! The arena without scopes: persistent buffers at the bottom, a bump pointer above the mark.
 
+mod plan;
+mod watch;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hint::cold_path;
@@ -7,13 +10,14 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::buffer::{Persistent, Transient, View, ViewMut};
+use crate::buffer::{NO_SLOT, Persistent, Transient, View, ViewMut};
 use crate::bytes::{Alignment, ByteSize, MAX_BYTES, bytes_of};
 use crate::demand::Demand;
 use crate::device::{Device, Host, Probe};
 use crate::error::Error;
 use crate::event_log::{Event, EventLog};
 use crate::layout::Span;
+use crate::placement::Plans;
 use crate::region::Region;
 use crate::stats::Stats;
 use crate::zones::Zones;
@@ -28,13 +32,14 @@ pub const POISON_BYTE: u8 = 0xff;
 /// It can be sent to another thread, but not shared: requests go through cells, without a lock.
 #[repr(C)] // What the hot path reads comes first, in one cache line and within short displacements.
 pub struct RawArena<D: Device = Host> {
-    /// Whether `log` is there: all that a drop looks at.
-    logs: Cell<bool>,
+    /// Whether a dropped handle matters, to a log or to a plan: all that a drop looks at.
+    minds_drops: Cell<bool>,
     zones: Zones,
     region: Arc<Region<D>>,
-    /// Why requests take the slow path: they are logged, or fresh memory is poisoned first, or an
-    /// error waits. Each clears itself; with none of them the fast path is open.
+    /// Why requests take the slow path: they are logged, a plan places them, fresh memory is poisoned
+    /// first, or an error waits. With none of these the fast path is open.
     log: RefCell<Option<EventLog>>,
+    plans: RefCell<Plans>,
     poisoned_to: Cell<Option<u64>>,
     deferred: RefCell<Option<Error>>,
     demand: Option<RefCell<Demand>>,
@@ -67,7 +72,8 @@ impl<D: Device> RawArena<D> {
             zones: Zones::new(base_address, capacity.bytes()),
             region,
             log: RefCell::new(None),
-            logs: Cell::new(false),
+            plans: RefCell::new(Plans::default()),
+            minds_drops: Cell::new(false),
             poisoned_to: Cell::new(None),
             deferred: RefCell::new(None),
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
@@ -236,7 +242,7 @@ impl<D: Device> RawArena<D> {
         let alignment = alignment.max(Alignment::of::<T>());
         let address = self.zones.bump(len as u64 * size_of::<T>() as u64, alignment)?;
         // SAFETY: as in `transient_slowly`.
-        Some(unsafe { Transient::new(address, len, self) })
+        Some(unsafe { Transient::new(address, len, self, NO_SLOT) })
     }
 
     /// A request that the hot path did not serve: it is empty, too big, does not fit, or somebody
@@ -252,11 +258,15 @@ impl<D: Device> RawArena<D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Transient<'_, T, D>, Error> {
-        let span = self.place_slowly(bytes_of::<T>(len)?, alignment.max(Alignment::of::<T>()))?;
-        // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
-        // lies in the zones of this region. 3: the bump gives no byte twice unless the cursor goes
-        // back, and whoever lets it go back answers for the buffers above.
-        Ok(unsafe { Transient::new(self.address_of(span), len, self) })
+        let (bytes, alignment) = (bytes_of::<T>(len)?, alignment.max(Alignment::of::<T>()));
+        let (offset_bytes, slot) = self.place_slowly(bytes, alignment)?;
+        let address = self.zones.base_address() + offset_bytes;
+        // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
+        // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
+        // root scope took for it. 3: the bump gives no byte twice unless the cursor goes back, and
+        // whoever lets it go back answers for the buffers above; a plan gives a byte again only after
+        // the buffer that had it was dropped, or its scope closed.
+        Ok(unsafe { Transient::new(address, len, self, slot) })
     }
 
     /// [`transient`](Self::transient), filled with zero bytes in stream order.
@@ -295,6 +305,9 @@ impl<D: Device> RawArena<D> {
         let before = self.checkpoint();
         let mut buffer = self.transient(len, alignment)?;
         let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
+        if buffer.slot() != NO_SLOT {
+            return Err(error); // Its drop gives the slot back.
+        }
         std::mem::forget(buffer); // Its drop would be logged, and it never was.
         self.zones.take_back(before.cursor_bytes);
         if let Some(log) = self.log.borrow_mut().as_mut() {
@@ -303,16 +316,27 @@ impl<D: Device> RawArena<D> {
         Err(error)
     }
 
-    fn place_slowly(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
+    /// An offset for a request, and its slot where a plan gave it.
+    fn place_slowly(&self, bytes: u64, alignment: Alignment) -> Result<(u64, u32), Error> {
         self.take_deferred()?;
+        let placed = self.place_by_plan(bytes, alignment);
+        let (offset_bytes, slot) = match placed {
+            Some(placed) => placed,
+            None => (self.place_by_bump(bytes, alignment)?.start_bytes, NO_SLOT),
+        };
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.push(Event::Alloc { offset_bytes, bytes, alignment });
+        }
+        Ok((offset_bytes, slot))
+    }
+
+    fn place_by_bump(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
         let before = self.checkpoint();
-        let span = self.zones.bump_checked(bytes, alignment)?;
+        let span =
+            self.zones.bump_checked(bytes, alignment).map_err(|error| self.off_plan(error))?;
         if let Err(error) = self.poison_fresh(span) {
             self.zones.take_back(before.cursor_bytes);
             return Err(error);
-        }
-        if let Some(log) = self.log.borrow_mut().as_mut() {
-            log.push(Event::Alloc { offset_bytes: span.start_bytes, bytes, alignment });
         }
         Ok(span)
     }
@@ -425,83 +449,6 @@ impl<D: Device> RawArena<D> {
         // SAFETY: the range lies between cursor and kept floor, and `&mut self` says that no
         // transient buffer is alive.
         Ok(unsafe { self.region.device().give_back(address, bytes) }?)
-    }
-
-    // --- what takes the slow path -------------------------------------------------------------
-
-    /// Logs every request and drop from now on, into `log`.
-    pub fn start_log(&self, log: EventLog) {
-        *self.log.borrow_mut() = Some(log);
-        self.choose_path();
-    }
-
-    /// Stops logging and returns the log.
-    pub fn stop_log(&self) -> Option<EventLog> {
-        let log = self.log.borrow_mut().take();
-        self.choose_path();
-        log
-    }
-
-    /// Adds the opening or closing of a scope to the log, if there is one.
-    #[inline]
-    pub fn log_scope(&self, event: Event) {
-        if self.logs.get() {
-            self.log_event(event);
-        }
-    }
-
-    /// What a dropped handle costs: one branch that is never taken unless somebody logs.
-    #[inline]
-    pub(crate) fn note_drop(&self, address: u64) {
-        if self.logs.get() {
-            cold_path();
-            self.log_drop(address);
-        }
-    }
-
-    /// Takes the bare address, so that every place where a handle is dropped stays short.
-    #[cold]
-    #[inline(never)]
-    fn log_drop(&self, address: u64) {
-        self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn log_event(&self, event: Event) {
-        if let Some(log) = self.log.borrow_mut().as_mut() {
-            log.push(event);
-        }
-    }
-
-    /// Keeps an error that nobody could be told of, for the next fallible call. A second one is
-    /// dropped: the first is the cause.
-    pub fn defer_error(&self, error: Error) {
-        self.deferred.borrow_mut().get_or_insert(error);
-        self.choose_path();
-    }
-
-    /// The error that was kept, if there is one; it is told once.
-    ///
-    /// # Errors
-    ///
-    /// That error.
-    pub fn take_deferred(&self) -> Result<(), Error> {
-        let deferred = self.deferred.borrow_mut().take();
-        match deferred {
-            Some(error) => {
-                self.choose_path();
-                Err(error)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn choose_path(&self) {
-        let logs = self.log.borrow().is_some();
-        self.logs.set(logs);
-        let watched = logs || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
-        self.zones.set_fast_path(!watched);
     }
 
     fn note_cursor(&self) {

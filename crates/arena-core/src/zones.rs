@@ -179,6 +179,11 @@ impl Zones {
         self.set_cursor_address(self.base_address + to_bytes);
     }
 
+    /// Moves the cursor up to `to_bytes`, over bytes that a plan hands out.
+    pub(crate) fn raise(&self, to_bytes: u64) {
+        self.set_cursor_address(self.base_address + to_bytes.max(self.cursor_bytes()));
+    }
+
     /// Takes back the request made last, as if it had not been made: unlike a rewind it leaves no
     /// trace in the peak.
     pub(crate) fn take_back(&self, to_bytes: u64) {
@@ -196,7 +201,7 @@ impl Zones {
         self.limit_ahead.set(if self.fast_path.get() { floor_address + AHEAD } else { 0 });
     }
 
-    fn exhausted(&self, asked_bytes: u64, alignment: Alignment) -> Exhausted {
+    pub(crate) fn exhausted(&self, asked_bytes: u64, alignment: Alignment) -> Exhausted {
         let used_bytes = self.cursor_bytes();
         let free_bytes = self.floor_bytes() - used_bytes;
         // The request from the cursor on, its padding included, against what is free.
@@ -213,6 +218,7 @@ impl Zones {
             kept_bytes: self.kept_bytes(),
             missing_bytes: needed_bytes.saturating_sub(free_bytes),
             scope: None,
+            plan: None,
         }
     }
 }

@@ -13,5 +13,6 @@ mod transient;
 mod view;
 
 pub use persistent::Persistent;
+pub(crate) use transient::NO_SLOT;
 pub use transient::Transient;
 pub use view::{View, ViewMut};

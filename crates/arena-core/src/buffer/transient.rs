@@ -9,10 +9,13 @@ use super::{View, ViewMut};
 use crate::device::{Device, Host, HostVisible};
 use crate::raw_arena::RawArena;
 
+/// What a buffer has that no plan placed.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
 /// A buffer above the mark, alive for `'s`: until its scope closes.
 ///
-/// Dropping it early reuses nothing by itself; it tells a recording that the buffer is dead. No
-/// safety rests on the drop being run.
+/// Dropping it early reuses nothing under the bump; a recording learns from it that the buffer is
+/// dead, and a plan reuses its bytes. No safety rests on the drop being run.
 ///
 /// It can be read from other threads (`Sync`), but not sent to one, for its drop talks to the arena.
 ///
@@ -25,6 +28,8 @@ pub struct Transient<'s, T, D: Device = Host> {
     address: u64,
     len: usize,
     arena: &'s RawArena<D>,
+    /// The slot of a plan that it has, or [`NO_SLOT`].
+    slot: u32,
     elements: PhantomData<T>,
 }
 
@@ -37,8 +42,13 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     ///
     /// The invariants of [`Transient`], by number.
     #[inline]
-    pub(crate) unsafe fn new(address: u64, len: usize, arena: &'s RawArena<D>) -> Self {
-        Self { address, len, arena, elements: PhantomData }
+    pub(crate) unsafe fn new(address: u64, len: usize, arena: &'s RawArena<D>, slot: u32) -> Self {
+        Self { address, len, arena, slot, elements: PhantomData }
+    }
+
+    /// The slot of a plan that it has, or [`NO_SLOT`].
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
     }
 
     /// Elements.
@@ -100,7 +110,7 @@ impl<T: Pod, D: HostVisible> Transient<'_, T, D> {
 impl<T, D: Device> Drop for Transient<'_, T, D> {
     #[inline]
     fn drop(&mut self) {
-        self.arena.note_drop(self.address);
+        self.arena.note_drop(self.address, self.slot);
     }
 }
 

@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod plans;
 mod replay;
 mod slots;
 
 #[cfg(test)]
 mod replay_tests;
 
+pub use plans::PlanId;
+pub(crate) use plans::Plans;
 pub use replay::Deviations;
-pub(crate) use replay::Replay;
 pub use slots::{PlannedSlot, SlotTable, SlotTableError};

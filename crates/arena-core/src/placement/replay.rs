@@ -15,6 +15,7 @@
 //! - Closing a scope frees what was given out in it and not freed; closing the root makes every count
 //!   what a whole step would have made it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::slots::SlotTable;
@@ -49,6 +50,17 @@ impl Deviations {
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.larger + self.extra + self.missing + self.late
+    }
+}
+
+impl fmt::Display for Deviations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { smaller, larger, extra, missing, late, unfreed, steps } = self;
+        write!(
+            f,
+            "{larger} larger, {extra} extra, {missing} missing, {late} freed late, \
+             {unfreed} unfreed, {smaller} smaller, in {steps} steps"
+        )
     }
 }
 

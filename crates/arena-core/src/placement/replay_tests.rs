@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Deviations, PlannedSlot, Replay, SlotTable};
+use super::replay::Replay;
+use super::{Deviations, PlannedSlot, SlotTable};
 use crate::bytes::Alignment;
 
 const STEPS: u64 = 1_000_000;

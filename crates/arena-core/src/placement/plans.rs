@@ -1,0 +1,125 @@
+//! The plans of an arena, and the one that the open step follows.
+
+use std::sync::Arc;
+
+use super::replay::{Deviations, Replay};
+use super::slots::SlotTable;
+use crate::bytes::Alignment;
+use crate::layout::Span;
+
+/// Names a plan of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanId(pub(super) usize);
+
+/// Plans by number, with where each starts. At most one is followed at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Plans {
+    plans: Vec<Planned>,
+    active: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Planned {
+    start_bytes: u64,
+    replay: Replay,
+}
+
+impl Plans {
+    /// Adds a plan that starts at an offset of the region.
+    pub(crate) fn add(&mut self, table: Arc<SlotTable>, start_bytes: u64) -> PlanId {
+        self.plans.push(Planned { start_bytes, replay: Replay::new(table) });
+        PlanId(self.plans.len() - 1)
+    }
+
+    /// Puts another table in the place of a plan's.
+    pub(crate) fn replace(&mut self, id: PlanId, table: Arc<SlotTable>, start_bytes: u64) {
+        if let Some(planned) = self.plans.get_mut(id.0) {
+            *planned = Planned { start_bytes, replay: Replay::new(table) };
+        }
+    }
+
+    /// The plan that the open step follows.
+    fn active(&mut self) -> Option<&mut Planned> {
+        self.active.and_then(|active| self.plans.get_mut(active))
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.is_some()
+    }
+
+    /// Where a plan's bytes lie in the region.
+    pub(crate) fn span(&self, id: PlanId) -> Option<Span> {
+        let Planned { start_bytes, replay } = self.plans.get(id.0)?;
+        let end_bytes = start_bytes + replay.table().peak_bytes();
+        Some(Span { start_bytes: *start_bytes, end_bytes })
+    }
+
+    pub(crate) fn table(&self, id: PlanId) -> Option<&SlotTable> {
+        self.plans.get(id.0).map(|planned| planned.replay.table())
+    }
+
+    pub(crate) fn deviations(&self, id: PlanId) -> Option<Deviations> {
+        self.plans.get(id.0).map(|planned| planned.replay.deviations())
+    }
+
+    /// The active plan's size and what was not as planned, for errors.
+    pub(crate) fn facts(&mut self) -> Option<(u64, Deviations)> {
+        let replay = &self.active()?.replay;
+        Some((replay.table().peak_bytes(), replay.deviations()))
+    }
+
+    /// A root scope opens and follows `plan`.
+    pub(crate) fn begin(&mut self, plan: PlanId) {
+        self.active = Some(plan.0);
+        self.open();
+    }
+
+    /// A scope opens inside.
+    pub(crate) fn open(&mut self) {
+        if let Some(planned) = self.active() {
+            planned.replay.open();
+        }
+    }
+
+    /// The innermost scope closes; `root` says that it is the last.
+    pub(crate) fn close(&mut self, root: bool) {
+        if let Some(planned) = self.active() {
+            planned.replay.close();
+        }
+        if root {
+            self.active = None;
+        }
+    }
+
+    /// The innermost scope ends with the one around it.
+    pub(crate) fn merge(&mut self) {
+        if let Some(planned) = self.active() {
+            planned.replay.merge();
+        }
+    }
+
+    /// The slot and the offset in the region for a request, or `None` if the bump must serve it.
+    #[inline]
+    pub(crate) fn place(&mut self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        let Planned { start_bytes, replay } = self.active()?;
+        let placed = replay.alloc(bytes, alignment);
+        let (slot, offset) = placed.or_else(|| replay.alloc_off_plan(bytes, alignment))?;
+        Some((slot, *start_bytes + offset))
+    }
+
+    #[inline]
+    pub(crate) fn drop_slot(&mut self, slot: u32) {
+        if let Some(planned) = self.active() {
+            planned.replay.drop_slot(slot);
+        }
+    }
+
+    /// The spans in the region of the slots given out in the innermost scope.
+    pub(crate) fn own_spans(&mut self) -> Vec<Span> {
+        let Some(Planned { start_bytes, replay }) = self.active() else { return Vec::new() };
+        let start_bytes = *start_bytes;
+        let span =
+            |(start, end)| Span { start_bytes: start_bytes + start, end_bytes: start_bytes + end };
+        replay.own_ranges().map(span).collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! Steps that follow a plan: the root scope takes the plan's bytes, slots are given out of them, and
+//! the bump goes on above.
+
+use std::sync::Arc;
+
+use super::RawArena;
+use crate::buffer::NO_SLOT;
+use crate::bytes::Alignment;
+use crate::device::Device;
+use crate::error::{Error, ErrorKind, PlanFacts};
+use crate::event_log::Event;
+use crate::layout::{Span, align_up};
+use crate::placement::{Deviations, PlanId, SlotTable};
+
+impl<D: Device> RawArena<D> {
+    /// Adds a plan, which a root scope may follow from now on. It sets the mark if that is not set,
+    /// for a plan starts there.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`] when its bytes do not fit above the mark.
+    pub fn add_plan(&mut self, table: SlotTable) -> Result<PlanId, Error> {
+        let start_bytes = self.plan_start(&table)?;
+        Ok(self.plans.get_mut().add(Arc::new(table), start_bytes))
+    }
+
+    /// Puts another table in the place of a plan's.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`] when its bytes do not fit above the mark; the plan stays then.
+    pub fn replace_plan(&mut self, plan: PlanId, table: SlotTable) -> Result<(), Error> {
+        let start_bytes = self.plan_start(&table)?;
+        self.plans.get_mut().replace(plan, Arc::new(table), start_bytes);
+        Ok(())
+    }
+
+    fn plan_start(&mut self, table: &SlotTable) -> Result<u64, Error> {
+        if !self.zones.mark_is_set() {
+            self.zones.set_mark()?;
+        }
+        let base_address = self.zones.base_address();
+        let mark_address = base_address + self.zones.mark_bytes();
+        let start_bytes = align_up(mark_address, table.alignment()) - base_address;
+        self.check_room(start_bytes + table.peak_bytes(), table)?;
+        Ok(start_bytes)
+    }
+
+    /// That a plan's end lies below what is kept.
+    fn check_room(&self, end_bytes: u64, table: &SlotTable) -> Result<(), Error> {
+        if end_bytes <= self.zones.floor_bytes() {
+            return Ok(());
+        }
+        Err(self.zones.exhausted(table.peak_bytes(), table.alignment()).into())
+    }
+
+    /// The identity of a plan, which tells plans apart.
+    #[must_use]
+    pub fn plan_table_id(&self, plan: PlanId) -> Option<u64> {
+        self.plans.borrow().table(plan).map(SlotTable::id)
+    }
+
+    /// Where a plan's bytes lie.
+    #[must_use]
+    pub fn plan_span(&self, plan: PlanId) -> Option<Span> {
+        self.plans.borrow().span(plan)
+    }
+
+    /// What was not as planned since a plan was installed.
+    #[must_use]
+    pub fn plan_deviations(&self, plan: PlanId) -> Option<Deviations> {
+        self.plans.borrow().deviations(plan)
+    }
+
+    /// A root scope opens. If it follows a plan, the cursor goes above the plan's bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`] when what is kept has grown into the plan's bytes; nothing is open
+    /// then.
+    pub fn enter_root(&self, plan: Option<PlanId>) -> Result<(), Error> {
+        let known = plan.and_then(|plan| Some((plan, self.plan_span(plan)?)));
+        if let Some((plan, span)) = known {
+            if let Some(table) = self.plans.borrow().table(plan) {
+                self.check_room(span.end_bytes, table)?;
+            }
+            self.poison_fresh(span)?;
+            self.zones.raise(span.end_bytes);
+            self.plans.borrow_mut().begin(plan);
+            self.choose_path();
+        }
+        self.log_event(Event::Open);
+        Ok(())
+    }
+
+    /// A scope opens inside another.
+    pub fn enter_inner(&self) {
+        self.plans.borrow_mut().open();
+        self.log_event(Event::Open);
+    }
+
+    /// The innermost scope has closed; `root` says that it was the last. What a plan gave out in it
+    /// may be given out again: the caller has put the cursor back, which says that nothing of it is
+    /// used any more.
+    pub fn leave(&self, root: bool) {
+        self.plans.borrow_mut().close(root);
+        self.log_event(Event::Close);
+        if root {
+            self.choose_path();
+        }
+    }
+
+    /// The innermost scope ends with the one around it, because its guard was forgotten: what it has
+    /// given out stays taken until then.
+    pub fn merge_inner(&self) {
+        self.plans.borrow_mut().merge();
+        self.log_event(Event::Close);
+    }
+
+    /// Fills the slots that a plan gave out in the innermost scope.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    ///
+    /// # Safety
+    ///
+    /// No buffer of that scope is used again.
+    pub unsafe fn fill_own_slots(&self, value: u8) -> Result<(), Error> {
+        let spans = self.plans.borrow_mut().own_spans();
+        for span in spans {
+            // SAFETY: slots of this scope held no byte of a buffer that lived before them, and none
+            // of their own is used again.
+            unsafe { self.fill(span, value) }?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn place_by_plan(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        if bytes == 0 {
+            return None; // Empty requests take no room, and no slot.
+        }
+        let (slot, offset_bytes) = self.plans.borrow_mut().place(bytes, alignment)?;
+        Some((offset_bytes, slot))
+    }
+
+    pub(super) fn drop_slot(&self, slot: u32) {
+        if slot != NO_SLOT {
+            self.plans.borrow_mut().drop_slot(slot);
+        }
+    }
+
+    /// Adds what is known of the plan to an error of the bump, if the step follows one.
+    #[cold]
+    pub(super) fn off_plan(&self, mut error: Error) -> Error {
+        if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
+            let facts = self.plans.borrow_mut().facts();
+            exhausted.plan =
+                facts.map(|(peak_bytes, deviations)| PlanFacts::new(peak_bytes, deviations));
+        }
+        error
+    }
+}

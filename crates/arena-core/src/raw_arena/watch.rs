@@ -1,0 +1,73 @@
+//! What sends requests the slow way: a log, and an error that waits to be told.
+
+use super::RawArena;
+use crate::device::Device;
+use crate::error::Error;
+use crate::event_log::{Event, EventLog};
+
+impl<D: Device> RawArena<D> {
+    /// Logs every request and drop from now on, into `log`.
+    pub fn start_log(&self, log: EventLog) {
+        *self.log.borrow_mut() = Some(log);
+        self.choose_path();
+    }
+
+    /// Stops logging and returns the log.
+    pub fn stop_log(&self) -> Option<EventLog> {
+        let log = self.log.borrow_mut().take();
+        self.choose_path();
+        log
+    }
+
+    pub(super) fn log_event(&self, event: Event) {
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.push(event);
+        }
+    }
+
+    /// What a dropped handle costs: one branch that is never taken unless somebody logs or plans.
+    #[inline]
+    pub(crate) fn note_drop(&self, address: u64, slot: u32) {
+        if self.minds_drops.get() {
+            self.note_drop_slowly(address, slot);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_drop_slowly(&self, address: u64, slot: u32) {
+        self.drop_slot(slot);
+        self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
+    }
+
+    /// Keeps an error that nobody could be told of, for the next fallible call. A second one is
+    /// dropped: the first is the cause.
+    pub fn defer_error(&self, error: Error) {
+        self.deferred.borrow_mut().get_or_insert(error);
+        self.choose_path();
+    }
+
+    /// The error that was kept, if there is one; it is told once.
+    ///
+    /// # Errors
+    ///
+    /// That error.
+    pub fn take_deferred(&self) -> Result<(), Error> {
+        let deferred = self.deferred.borrow_mut().take();
+        match deferred {
+            Some(error) => {
+                self.choose_path();
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn choose_path(&self) {
+        let minds_drops = self.log.borrow().is_some() || self.plans.borrow().is_active();
+        self.minds_drops.set(minds_drops);
+        let watched =
+            minds_drops || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
+        self.zones.set_fast_path(!watched);
+    }
+}
