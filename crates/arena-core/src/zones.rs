@@ -304,10 +304,15 @@ mod tests {
         #[test]
         fn the_fast_path_places_as_the_rule_of_the_layout_does(
             cursor in any_up_to(1 << 62),
-            limit in any_up_to(1 << 62),
+            anywhere in any_up_to(1 << 62),
+            room_over in prop::option::of(-1..=1_i64),
             bytes in any_up_to(MAX_BYTES - 1).prop_map(|less_one| less_one + 1),
             alignment in (0..=61_u32).prop_map(|shift| Alignment::new(1 << shift).unwrap()),
         ) {
+            // Where an exact fit would end, give or take a byte, or anywhere.
+            let exact_end = align_up(cursor, alignment) + bytes;
+            let limit = room_over
+                .map_or(anywhere, |over| exact_end.saturating_add_signed(over).min(1 << 62));
             // With a limit below the cursor too: the rounded start of any request may lie beyond.
             let zones = Zones::new(cursor.min(limit), limit.saturating_sub(cursor));
             zones.set_cursor_address(cursor);
