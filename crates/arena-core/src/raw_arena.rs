@@ -494,7 +494,7 @@ mod tests {
 
     // A failed request must not make the good one slower to return.
     const_assert!(size_of::<Error>() == size_of::<usize>());
-    const_assert!(size_of::<Transient<'static, f32, Host>>() == 24);
+    const_assert!(size_of::<Transient<'static, f32, Host>>() == 32);
     const_assert!(
         size_of::<Result<Transient<'static, f32, Host>, Error>>()
             == size_of::<Transient<'static, f32, Host>>()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::device::{Device, Obtained};
 use crate::error::{DeviceError, Error};
@@ -25,6 +25,8 @@ pub struct Region<D: Device> {
     driver_allocations: AtomicU64,
     /// Kept spans whose buffers were dropped, on any thread; used again after the next close.
     returned: Mutex<Vec<Span>>,
+    /// Whether there may be any: a close looks here first, and usually takes no lock.
+    any_returned: AtomicBool,
 }
 
 impl<D: Device> Region<D> {
@@ -41,6 +43,7 @@ impl<D: Device> Region<D> {
             capacity_bytes,
             driver_allocations: AtomicU64::new(1),
             returned: Mutex::new(Vec::new()),
+            any_returned: AtomicBool::new(false),
             device,
         };
         // From here on the region's drop gives the memory back.
@@ -83,10 +86,16 @@ impl<D: Device> Region<D> {
     /// lock only means that another thread panicked between two pushes.
     pub(crate) fn queue_returned(&self, span: Span) {
         self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(span);
+        self.any_returned.store(true, Ordering::Release);
     }
 
     /// Takes the queued spans, each passed to `take`.
     pub(crate) fn drain_returned(&self, take: impl FnMut(Span)) {
+        // A span that is queued just now is found by the next close.
+        if !self.any_returned.load(Ordering::Acquire) {
+            return;
+        }
+        self.any_returned.store(false, Ordering::Release);
         let mut returned = self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         returned.drain(..).for_each(take);
     }

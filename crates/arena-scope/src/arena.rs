@@ -3,7 +3,8 @@
 use std::fmt;
 
 use arena_core::{
-    Alignment, ByteSize, Device, Error, Host, Persistent, Pod, Probe, RawArena, Region, Stats,
+    Alignment, ByteSize, Deviations, Device, Error, EventLog, Host, Persistent, Pod, Probe,
+    RawArena, Region, SlotTable, Span, Stats,
 };
 
 use crate::guard::Guard;
@@ -242,6 +243,51 @@ impl<D: Device> Arena<D> {
     /// That error, once.
     pub fn check(&mut self) -> Result<(), Error> {
         self.state.raw.take_deferred()
+    }
+
+    // --- plans ----------------------------------------------------------------------------------
+
+    /// Lets root scopes of this name and variant follow a plan from now on, and those of the same
+    /// name that have no plan of their own. Their transient buffers lie where the plan says, above the
+    /// mark; whatever is not as planned is served by the bump, above the plan.
+    ///
+    /// It sets the mark if that is not set. A plan installed for the same key before is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when the plan does not fit above the
+    /// mark; nothing is changed then.
+    pub fn install_plan(&mut self, options: ScopeOptions, table: SlotTable) -> Result<(), Error> {
+        self.state.settle_all();
+        match self.state.plans.get_mut().exact(options) {
+            Some(plan) => self.state.raw.replace_plan(plan, table),
+            None => {
+                let plan = self.state.raw.add_plan(table)?;
+                self.state.plans.get_mut().insert(options, plan);
+                Ok(())
+            }
+        }
+    }
+
+    /// What was not as planned since the plan for this key was installed; `None` without a plan.
+    #[must_use]
+    pub fn plan_deviations(&self, options: ScopeOptions) -> Option<Deviations> {
+        let plan = self.state.plans.borrow().exact(options)?;
+        self.state.raw.plan_deviations(plan)
+    }
+
+    /// Where the plan for this key lies in the region; `None` without a plan.
+    #[must_use]
+    pub fn plan_span(&self, options: ScopeOptions) -> Option<Span> {
+        let plan = self.state.plans.borrow().exact(options)?;
+        self.state.raw.plan_span(plan)
+    }
+
+    /// The requests, drops and scopes of the first observed step of a kind, to be planned; `None`
+    /// without [`observe`](Self::observe) or such a step.
+    #[must_use]
+    pub fn recorded(&self, options: ScopeOptions) -> Option<EventLog> {
+        self.state.observer.borrow().as_ref()?.recorded(options)
     }
 
     // --- the steady state ---------------------------------------------------------------------

@@ -42,6 +42,7 @@
 mod arena;
 mod guard;
 mod observer;
+mod plan_keys;
 mod reset;
 mod scope;
 mod signature;
@@ -57,9 +58,10 @@ pub use signature::StepSignature;
 pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
 
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Device, DeviceError, Error, ErrorKind, Event, Exhausted,
-    Host, HostVisible, Persistent, Pod, Probe, Region, RowLayout, ScopeFacts, Span, Stats,
-    Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
+    Alignment, BadAlignment, ByteSize, Deviations, Device, DeviceError, Error, ErrorKind, Event,
+    EventLog, Exhausted, Host, HostVisible, ParseByteSizeError, Persistent, PlanFacts, PlannedSlot,
+    Pod, Probe, Region, RowLayout, ScopeFacts, SlotTable, SlotTableError, Span, Stats, Transient,
+    View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
 };
 pub use bumpalo;
 

@@ -60,6 +60,15 @@ impl Observer {
         }
     }
 
+    /// The requests, drops and scopes of the first step of a kind.
+    pub(crate) fn recorded(&self, options: ScopeOptions) -> Option<EventLog> {
+        let same = |watched: &&Watched| {
+            watched.figures.name == options.name && watched.figures.variant == options.variant
+        };
+        let watched = self.kinds.iter().find(same)?;
+        (watched.figures.steps > 0).then(|| watched.reference.clone())
+    }
+
     /// A root scope was opened.
     pub(crate) fn open<D: Device>(&mut self, raw: &RawArena<D>, options: ScopeOptions) {
         let kind = self.kind_of(options);

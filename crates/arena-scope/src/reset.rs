@@ -1,5 +1,7 @@
 //! What happens to a scope's bytes when it closes.
 
+use arena_core::POISON_BYTE;
+
 /// What a closing scope does with the bytes it used: exactly [start of the scope, high-water), in
 /// stream order, before the cursor goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,6 +15,17 @@ pub enum Reset {
     /// Sets each to `0xff`, so that every float reads as NaN and a read of stale memory shows. With
     /// this as the arena's policy, fresh memory is poisoned too, before its first use.
     Poison,
+}
+
+impl Reset {
+    /// What each byte is set to, if any.
+    pub(crate) const fn byte(self) -> Option<u8> {
+        match self {
+            Self::Keep => None,
+            Self::Zero => Some(0),
+            Self::Poison => Some(POISON_BYTE),
+        }
+    }
 }
 
 /// How a scope is opened, where the defaults do not do.

@@ -5,7 +5,8 @@ use std::fmt;
 
 use arena_core::{Alignment, ScopeFacts};
 
-/// A hash over the (offset, size, alignment, depth) of a root scope's requests, in order.
+/// A hash over the (offset, size, alignment, depth) of a root scope's requests, in order, and the plan
+/// that it follows.
 ///
 /// Offsets count from the region's base, so inside one arena two steps with equal signatures got
 /// equal addresses, up to a collision of 64 bits.
@@ -68,8 +69,9 @@ impl Running {
         }
     }
 
-    pub(crate) fn restart(&self) {
-        self.hash.set(Self::SEED);
+    /// Begins a step that follows the plan of this identity; 0 is none.
+    pub(crate) fn restart(&self, plan_id: u64) {
+        self.hash.set(Self::SEED ^ plan_id);
         self.requests.set(0);
         self.largest_bytes.set(0);
     }
@@ -94,7 +96,7 @@ mod tests {
 
     fn signature(requests: &[Request]) -> StepSignature {
         let running = Running::default();
-        running.restart();
+        running.restart(0);
         for &(offset, bytes, alignment, depth) in requests {
             running.add(offset, bytes, Alignment::new(alignment).unwrap(), depth);
         }

@@ -11,12 +11,10 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hint::cold_path;
 
-use arena_core::{
-    Alignment, Checkpoint, Device, Error, ErrorKind, Event, POISON_BYTE, Pod, RawArena, Span,
-    Transient,
-};
+use arena_core::{Alignment, Checkpoint, Device, Error, ErrorKind, Pod, RawArena, Span, Transient};
 
 use crate::observer::{Moment, Observer};
+use crate::plan_keys::PlanKeys;
 use crate::reset::{Reset, ScopeOptions};
 use crate::signature::{Running, StepSignature};
 use crate::step_bump::StepBumps;
@@ -37,6 +35,7 @@ pub(crate) struct State<D: Device> {
     /// A range that a close was to clear and could not: tried again before the next scope opens.
     uncleared: Cell<Option<(Span, Reset)>>,
     pub(crate) observer: RefCell<Option<Observer>>,
+    pub(crate) plans: RefCell<PlanKeys>,
 }
 
 #[derive(Debug)]
@@ -61,6 +60,7 @@ impl<D: Device> State<D> {
             last_high_water_bytes: Cell::new(0),
             uncleared: Cell::new(None),
             observer: RefCell::new(None),
+            plans: RefCell::new(PlanKeys::default()),
         }
     }
 
@@ -101,24 +101,33 @@ impl<D: Device> State<D> {
             self.set_mark()?;
         }
         let depth = parent_depth + 1;
+        let start = self.raw.checkpoint();
+        if depth == 1 {
+            self.enter_root(options)?;
+        } else {
+            self.raw.enter_inner();
+        }
         // SAFETY: everything deeper than the parent is settled, so whatever came from this depth's
         // bump carried the lifetime of a scope that has ended.
         unsafe { self.bumps.open(depth as usize) };
-        let start = self.raw.checkpoint();
         self.frames.borrow_mut().push(Frame {
             start,
             high_water_bytes: start.cursor_bytes(),
             name: options.name,
             reset: options.reset.unwrap_or(self.reset),
         });
-        if depth == 1 {
-            self.running.restart();
-            if let Some(observer) = self.observer.borrow_mut().as_mut() {
-                observer.open(&self.raw, options);
-            }
-        }
-        self.raw.log_scope(Event::Open);
         Ok(depth)
+    }
+
+    fn enter_root(&self, options: ScopeOptions) -> Result<(), Error> {
+        let plan = self.plans.borrow().find(options);
+        self.raw.enter_root(plan)?;
+        let plan_id = plan.and_then(|plan| self.raw.plan_table_id(plan));
+        self.running.restart(plan_id.unwrap_or(0));
+        if let Some(observer) = self.observer.borrow_mut().as_mut() {
+            observer.open(&self.raw, options);
+        }
+        Ok(())
     }
 
     /// Closes the scope of a depth, and what is deeper: clears as its policy says, then puts the
@@ -133,14 +142,14 @@ impl<D: Device> State<D> {
         let Some(frame) = self.frames.borrow_mut().pop() else { return Ok(()) };
         let high_water_bytes = self.note_high_water(&frame);
         let used = Span { start_bytes: frame.start.cursor_bytes(), end_bytes: high_water_bytes };
-        let cleared = self.clear(used, frame.reset);
+        let cleared = self.clear(used, frame.reset).and(self.clear_own_slots(frame.reset));
         if cleared.is_err() {
             self.uncleared.set(Some((used, frame.reset)));
         }
         // SAFETY: every buffer since the scope's start carried its lifetime, or that of a deeper
         // scope, and they have ended.
         unsafe { self.raw.rewind(frame.start) };
-        self.raw.log_scope(Event::Close);
+        self.raw.leave(depth == 1);
         self.generation.set(self.generation.get() + 1);
         if depth == 1 {
             self.close_root(high_water_bytes);
@@ -158,6 +167,11 @@ impl<D: Device> State<D> {
         }
     }
 
+    /// Closes whatever a forgotten guard left open.
+    pub(crate) fn settle_all(&mut self) {
+        self.settle(0);
+    }
+
     /// Ends what is deeper than `depth` and was not closed, because its guard was forgotten. Inside
     /// an open scope its bytes stay where they are until that scope closes, since newer buffers of
     /// that scope may lie above them.
@@ -173,7 +187,7 @@ impl<D: Device> State<D> {
             let Some(frame) = self.frames.borrow_mut().pop() else { return };
             self.note_high_water(&frame);
             self.pass_on_reset(frame.reset);
-            self.raw.log_scope(Event::Close);
+            self.raw.merge_inner();
             self.generation.set(self.generation.get() + 1);
         }
     }
@@ -197,17 +211,25 @@ impl<D: Device> State<D> {
     }
 
     fn clear(&self, span: Span, reset: Reset) -> Result<(), Error> {
-        let value = match reset {
-            Reset::Keep => return Ok(()),
-            Reset::Zero => 0,
-            Reset::Poison => POISON_BYTE,
-        };
+        let Some(value) = reset.byte() else { return Ok(()) };
         // An inner scope's high-water may lie where a buffer was kept afterwards.
         let floor_bytes = self.floor_bytes();
         let span = Span { end_bytes: span.end_bytes.min(floor_bytes), ..span };
         // SAFETY: the span lies between a scope's start and its high-water, and no buffer of that
         // scope or a deeper one is alive; what is kept lies above the floor.
         unsafe { self.raw.fill(span, value) }
+    }
+
+    /// Clears what a plan gave out in an inner scope: it lies below the scope's start. The root's own
+    /// lies between its start and its high-water.
+    fn clear_own_slots(&self, reset: Reset) -> Result<(), Error> {
+        match reset.byte() {
+            // SAFETY: no buffer of the closing scope is alive.
+            Some(value) if !self.frames.borrow().is_empty() => unsafe {
+                self.raw.fill_own_slots(value)
+            },
+            _ => Ok(()),
+        }
     }
 
     /// Clears what a close could not. Nothing below the cursor: an outer scope may live there now.

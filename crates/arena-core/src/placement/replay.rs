@@ -119,11 +119,6 @@ impl Replay {
         self.deviations
     }
 
-    /// Deviations of the last step that ended, smaller requests left out.
-    pub(crate) fn step_deviations(&self) -> u64 {
-        self.deviations.total() - self.total_before
-    }
-
     /// Opens a scope; the first is the root, and begins a step.
     pub(crate) fn open(&mut self) {
         if self.scopes.is_empty() {
