@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::buffer::{NO_SLOT, Persistent, Transient, View, ViewMut};
+use crate::buffer::{MAX_ELEMENTS, NO_SLOT, Persistent, Transient, View, ViewMut};
 use crate::bytes::{Alignment, ByteSize, MAX_BYTES, bytes_of};
 use crate::demand::Demand;
 use crate::device::{Device, Host, Probe};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::event_log::{Event, EventLog};
 use crate::layout::Span;
 use crate::placement::Plans;
@@ -233,7 +233,7 @@ impl<D: Device> RawArena<D> {
     /// which knows why.
     #[inline]
     pub fn bump<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
-        let most = const { MAX_BYTES.checked_div(size_of::<T>() as u64) }.unwrap_or(0);
+        let most = const { most_elements::<T>() };
         // One comparison for "empty" and for "too big": zero wraps round to the largest number.
         if (len as u64).wrapping_sub(1) >= most {
             cold_path();
@@ -259,6 +259,10 @@ impl<D: Device> RawArena<D> {
         alignment: Alignment,
     ) -> Result<Transient<'_, T, D>, Error> {
         let (bytes, alignment) = (bytes_of::<T>(len)?, alignment.max(Alignment::of::<T>()));
+        if len as u64 > MAX_ELEMENTS {
+            let element_bytes = size_of::<T>() as u64;
+            return Err(ErrorKind::TooBig { elements: len as u64, element_bytes }.into());
+        }
         let (offset_bytes, slot) = self.place_slowly(bytes, alignment)?;
         let address = self.zones.base_address() + offset_bytes;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
@@ -305,7 +309,7 @@ impl<D: Device> RawArena<D> {
         let before = self.checkpoint();
         let mut buffer = self.transient(len, alignment)?;
         let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
-        if buffer.slot() != NO_SLOT {
+        if buffer.has_slot() {
             return Err(error); // Its drop gives the slot back.
         }
         std::mem::forget(buffer); // Its drop would be logged, and it never was.
@@ -458,6 +462,15 @@ impl<D: Device> RawArena<D> {
     }
 }
 
+/// The most elements that the hot path serves: 0 for a type without bytes.
+const fn most_elements<T>() -> u64 {
+    match MAX_BYTES.checked_div(size_of::<T>() as u64) {
+        Some(most) if most < MAX_ELEMENTS => most,
+        Some(_) => MAX_ELEMENTS,
+        None => 0,
+    }
+}
+
 impl RawArena<Probe> {
     /// The smallest capacity in bytes for which the requests made so far fit, in their order and
     /// with the padding of the kept part.
@@ -494,7 +507,7 @@ mod tests {
 
     // A failed request must not make the good one slower to return.
     const_assert!(size_of::<Error>() == size_of::<usize>());
-    const_assert!(size_of::<Transient<'static, f32, Host>>() == 32);
+    const_assert!(size_of::<Transient<'static, f32, Host>>() == 24);
     const_assert!(
         size_of::<Result<Transient<'static, f32, Host>, Error>>()
             == size_of::<Transient<'static, f32, Host>>()

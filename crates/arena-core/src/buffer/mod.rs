@@ -13,6 +13,6 @@ mod transient;
 mod view;
 
 pub use persistent::Persistent;
-pub(crate) use transient::NO_SLOT;
 pub use transient::Transient;
+pub(crate) use transient::{MAX_ELEMENTS, MAX_SLOT, NO_SLOT, slot_of};
 pub use view::{View, ViewMut};

@@ -9,8 +9,17 @@ use super::{View, ViewMut};
 use crate::device::{Device, Host, HostVisible};
 use crate::raw_arena::RawArena;
 
-/// What a buffer has that no plan placed.
-pub(crate) const NO_SLOT: u32 = u32::MAX;
+/// The slot of a buffer that no plan placed.
+pub(crate) const NO_SLOT: u32 = 0;
+
+/// Bits of a length: the slot is kept above them, so that a plan makes no handle larger.
+const LEN_BITS: u32 = 44;
+
+/// The most elements of one transient buffer.
+pub(crate) const MAX_ELEMENTS: u64 = (1 << LEN_BITS) - 1;
+
+/// The largest slot number, counted from 1.
+pub(crate) const MAX_SLOT: u32 = u32::MAX >> (LEN_BITS - 32);
 
 /// A buffer above the mark, alive for `'s`: until its scope closes.
 ///
@@ -24,12 +33,13 @@ pub(crate) const NO_SLOT: u32 = u32::MAX;
 /// 1. `address` is a multiple of the alignment of `T`, and not zero.
 /// 2. The `len` elements from there on lie inside the arena's region, or `len` is zero.
 /// 3. For `'s` no other buffer has a byte of them.
+///
+/// `len` is at most 2⁴⁴ - 1.
 pub struct Transient<'s, T, D: Device = Host> {
     address: u64,
-    len: usize,
+    /// The length, and above its [`LEN_BITS`] the slot of a plan or [`NO_SLOT`].
+    len_and_slot: u64,
     arena: &'s RawArena<D>,
-    /// The slot of a plan that it has, or [`NO_SLOT`].
-    slot: u32,
     elements: PhantomData<T>,
 }
 
@@ -40,27 +50,29 @@ unsafe impl<T: Sync, D: Device> Sync for Transient<'_, T, D> {}
 impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     /// # Safety
     ///
-    /// The invariants of [`Transient`], by number.
+    /// The invariants of [`Transient`], by number; `len` is at most [`MAX_ELEMENTS`].
     #[inline]
     pub(crate) unsafe fn new(address: u64, len: usize, arena: &'s RawArena<D>, slot: u32) -> Self {
-        Self { address, len, arena, slot, elements: PhantomData }
+        let len_and_slot = len as u64 | u64::from(slot) << LEN_BITS;
+        Self { address, len_and_slot, arena, elements: PhantomData }
     }
 
-    /// The slot of a plan that it has, or [`NO_SLOT`].
-    pub(crate) fn slot(&self) -> u32 {
-        self.slot
+    /// Whether a plan placed it.
+    pub(crate) fn has_slot(&self) -> bool {
+        slot_of(self.len_and_slot) != NO_SLOT
     }
 
     /// Elements.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        len_of(self.len_and_slot)
     }
 
     /// Whether there is no element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// The device address of the first element.
@@ -81,7 +93,7 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     #[must_use]
     pub fn view(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
-        unsafe { View::new(self.address, self.len, self.arena.region()) }
+        unsafe { View::new(self.address, self.len(), self.arena.region()) }
     }
 
     /// Exclusive access.
@@ -89,7 +101,7 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its
         // bytes for `'s`.
-        unsafe { ViewMut::new(self.address, self.len, self.arena.region()) }
+        unsafe { ViewMut::new(self.address, self.len(), self.arena.region()) }
     }
 }
 
@@ -110,13 +122,23 @@ impl<T: Pod, D: HostVisible> Transient<'_, T, D> {
 impl<T, D: Device> Drop for Transient<'_, T, D> {
     #[inline]
     fn drop(&mut self) {
-        self.arena.note_drop(self.address, self.slot);
+        self.arena.note_drop(self.address, self.len_and_slot);
     }
 }
 
 impl<T, D: Device> fmt::Debug for Transient<'_, T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let element = std::any::type_name::<T>();
-        write!(f, "Transient<{element}; {}>@{:#x}", self.len, self.address)
+        let len = len_of(self.len_and_slot);
+        write!(f, "Transient<{element}; {len}>@{:#x}", self.address)
     }
+}
+
+/// The slot number above a length: fewer than 32 bits are left.
+pub(crate) const fn slot_of(len_and_slot: u64) -> u32 {
+    (len_and_slot >> LEN_BITS) as u32
+}
+
+const fn len_of(len_and_slot: u64) -> usize {
+    (len_and_slot & MAX_ELEMENTS) as usize
 }

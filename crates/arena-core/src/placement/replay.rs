@@ -237,7 +237,7 @@ impl Replay {
         if let Some(scope) = self.scopes.last_mut() {
             scope.live += 1;
         }
-        // The table has at most 2³² - 1 slots.
+        // The table has fewer than 2³² slots.
         #[expect(clippy::cast_possible_truncation, reason = "see above")]
         let index = slot as u32;
         (index, self.table.slots[slot].offset_bytes)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::buffer::MAX_SLOT;
 use crate::bytes::{Alignment, MAX_BYTES};
 
 /// Where a plan puts one request.
@@ -41,7 +42,7 @@ pub enum SlotTableError {
         /// Its alignment.
         alignment: Alignment,
     },
-    /// More than 2³² - 1 slots.
+    /// More than 2²⁰ - 1 slots, or more than 2³² - 1 successors.
     #[error("a plan of {slots} slots")]
     TooMany {
         /// How many.
@@ -116,7 +117,8 @@ impl SlotTable {
             slots.push(Slot { offset_bytes, bytes, alignment, needed, first_successor });
         }
         u32::try_from(successors.len()).map_err(|_| too_many)?;
-        u32::try_from(slots.len()).map_err(|_| too_many)?;
+        // A handle counts slots from 1.
+        u32::try_from(slots.len()).ok().filter(|slots| *slots <= MAX_SLOT).ok_or(too_many)?;
         let id = id_of(planned);
         Ok(Self { slots: slots.into(), successors: successors.into(), peak_bytes, alignment, id })
     }

@@ -141,12 +141,12 @@ impl<D: Device> RawArena<D> {
             return None; // Empty requests take no room, and no slot.
         }
         let (slot, offset_bytes) = self.plans.borrow_mut().place(bytes, alignment)?;
-        Some((offset_bytes, slot))
+        Some((offset_bytes, slot + 1)) // A handle counts slots from 1.
     }
 
     pub(super) fn drop_slot(&self, slot: u32) {
         if slot != NO_SLOT {
-            self.plans.borrow_mut().drop_slot(slot);
+            self.plans.borrow_mut().drop_slot(slot - 1);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What sends requests the slow way: a log, and an error that waits to be told.
 
 use super::RawArena;
+use crate::buffer::slot_of;
 use crate::device::Device;
 use crate::error::Error;
 use crate::event_log::{Event, EventLog};
@@ -27,16 +28,16 @@ impl<D: Device> RawArena<D> {
 
     /// What a dropped handle costs: one branch that is never taken unless somebody logs or plans.
     #[inline]
-    pub(crate) fn note_drop(&self, address: u64, slot: u32) {
+    pub(crate) fn note_drop(&self, address: u64, len_and_slot: u64) {
         if self.minds_drops.get() {
-            self.note_drop_slowly(address, slot);
+            self.note_drop_slowly(address, len_and_slot);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn note_drop_slowly(&self, address: u64, slot: u32) {
-        self.drop_slot(slot);
+    fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
+        self.drop_slot(slot_of(len_and_slot));
         self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
     }
 
