@@ -8,7 +8,7 @@ use arena_scope::{
 };
 use rstest::rstest;
 
-use crate::common::{KIB, MIB, Outcome, arena, builder, counting, host, written};
+use crate::common::{KIB, MIB, Outcome, arena, builder, counting, failing, host, written};
 
 on_every_device!(
     promise_2_outer_buffers_stay_usable_inside,
@@ -250,6 +250,27 @@ fn promise_9_the_first_step_that_differs_is_named_with_its_request() -> Outcome 
         _ => None,
     };
     assert_eq!((bytes(expected), bytes(found)), (Some((20, 256)), Some((21, 256))));
+    Ok(())
+}
+
+// A request that the device refused is no part of the record, so it is not what differs.
+#[test]
+fn promise_9_a_refused_request_is_not_taken_for_the_difference() -> Outcome {
+    let (device, switch) = failing();
+    let mut arena = arena(device, 64 * KIB)?;
+    arena.observe(None);
+    for size in [20_usize, 21] {
+        arena.scope(|step| {
+            if size == 21 {
+                switch.fail_nth(Call::CopyIn, 1);
+                assert!(step.upload(&[1_u8; 7]).is_err());
+            }
+            let _ = step.alloc::<u8>(10)?;
+            step.alloc::<u8>(size).map(drop)
+        })?;
+    }
+    let divergence = arena.stop_observing().and_then(|seen| seen.divergence);
+    assert_eq!(divergence.map(|divergence| (divergence.step, divergence.request)), Some((2, 1)));
     Ok(())
 }
 
