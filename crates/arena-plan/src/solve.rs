@@ -1,7 +1,7 @@
 //! The stages, cheapest first; each begins only where those before it were not enough.
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::greedy::{self, Fit};
@@ -9,7 +9,7 @@ use crate::instance::Instance;
 use crate::packing::Packing;
 use crate::plan::Plan;
 use crate::restarts::RandomOrders;
-use crate::search::{self, Answer, Budget};
+use crate::search::{Answer, Budget, Searcher};
 use crate::skyline::{Skyline, order_by};
 
 /// How long to look, and for what.
@@ -121,11 +121,14 @@ struct Portfolio<'a> {
     peak: u64,
     offsets: Vec<u64>,
     stage: Stage,
+    groups: Vec<Vec<u32>>,
 }
 
 impl<'a> Portfolio<'a> {
     /// Greedy is quadratic: above this many buffers only the first order is tried, and only if needed.
     const GREEDY_BUFFERS: usize = 8_000;
+    /// Buffers placed by restarts in the first round.
+    const RESTARTS_PER_ROUND: u64 = 4_000;
 
     fn new(packing: &'a Packing, options: &'a Options, begin: Instant) -> Self {
         let capacity = options.capacity_bytes.map_or(0, |bytes| bytes / packing.unit_bytes);
@@ -138,6 +141,7 @@ impl<'a> Portfolio<'a> {
             peak: u64::MAX,
             offsets: vec![0; packing.items.len()],
             stage: Stage::Skyline,
+            groups: packing.components(),
         }
     }
 
@@ -157,14 +161,76 @@ impl<'a> Portfolio<'a> {
             self.greedy();
         }
         // Below the bound there is nothing to look for.
-        if self.done() || hopeless {
-            return;
+        if !self.done() && !hopeless {
+            self.rounds(fixed);
         }
-        if !fixed {
-            self.restarts();
+    }
+
+    /// Restarts and search in turn, each round twice as long as the one before.
+    fn rounds(&mut self, fixed: bool) {
+        let searcher = Searcher::new(self.packing);
+        let searchable = searcher.can_search();
+        let mut orders = RandomOrders::new(self.packing, self.options.seed);
+        let mut skyline = Skyline::new(self.packing);
+        let mut restarts_left = if fixed { 0 } else { self.options.restart_budget };
+        let nodes = AtomicU64::new(if searchable { self.options.node_budget } else { 0 });
+        for round in 0.. {
+            let each = self.packing.items.len() as u64;
+            let mut allowed = (crate::tune(9) as u64) << round.min(32);
+            while allowed > 0 && restarts_left >= each {
+                allowed = allowed.saturating_sub(each);
+                restarts_left -= each;
+                if let Some(peak) = skyline.pack(&orders.next_order(), self.peak) {
+                    self.keep(peak, &skyline.offsets, Stage::Restart);
+                }
+                if self.done() {
+                    return;
+                }
+            }
+            if nodes.load(Ordering::Relaxed) > 0 {
+                self.search(&searcher, round, &nodes);
+            } else if restarts_left < each {
+                return;
+            }
+            if self.done() {
+                return;
+            }
         }
-        if !self.done() {
-            self.search();
+    }
+
+    /// One round of search for the target; where no capacity was given also for the middle between it
+    /// and what is there.
+    fn search(&mut self, searcher: &Searcher<'_>, round: u32, nodes: &AtomicU64) {
+        let deadline = self.deadline;
+        let budget = Budget {
+            nodes,
+            stop: &|| deadline.is_some_and(|deadline| Instant::now() >= deadline),
+            threads: self.options.threads.get(),
+            seed: self.options.seed,
+        };
+        let mut aim = self.target;
+        while aim < self.peak {
+            let mut offsets = self.offsets.clone();
+            let answer = searcher.round(round, aim, &mut offsets, &budget);
+            // Equal peaks are taken over too: one group may have got lower.
+            let peak = self.packing.peak(&offsets);
+            if peak < self.peak {
+                self.stage = Stage::Search;
+            }
+            self.peak = peak;
+            self.offsets = offsets;
+            if answer == Answer::Infeasible {
+                self.proved = self.proved.max(aim + 1);
+                self.target = self.target.max(aim + 1);
+            }
+            if self.options.capacity_bytes.is_some() || self.done() {
+                return;
+            }
+            let middle = aim + (self.peak - aim).div_ceil(2);
+            if answer == Answer::Found || middle == aim {
+                return;
+            }
+            aim = middle;
         }
     }
 
@@ -178,10 +244,21 @@ impl<'a> Portfolio<'a> {
 
     fn keep(&mut self, peak: u64, offsets: &[u64], stage: Stage) {
         if peak < self.peak {
-            self.peak = peak;
-            self.offsets.copy_from_slice(offsets);
             self.stage = stage;
         }
+        // Groups are independent: each keeps its best offsets.
+        let top = |offsets: &[u64], item: u32| {
+            offsets[item as usize] + self.packing.items[item as usize].size
+        };
+        for group in &self.groups {
+            let peak_of = |offsets: &[u64]| group.iter().map(|&item| top(offsets, item)).max();
+            if self.peak == u64::MAX || peak_of(offsets) < peak_of(&self.offsets) {
+                for &item in group {
+                    self.offsets[item as usize] = offsets[item as usize];
+                }
+            }
+        }
+        self.peak = self.packing.peak(&self.offsets);
     }
 
     fn skyline(&mut self) {
@@ -215,38 +292,6 @@ impl<'a> Portfolio<'a> {
                     return;
                 }
             }
-        }
-    }
-
-    fn restarts(&mut self) {
-        let each = self.packing.items.len().max(1) as u64;
-        let mut skyline = Skyline::new(self.packing);
-        let mut orders = RandomOrders::new(self.packing, self.options.seed);
-        for _ in 0..self.options.restart_budget / each {
-            if let Some(peak) = skyline.pack(&orders.next_order(), self.peak) {
-                self.keep(peak, &skyline.offsets, Stage::Restart);
-            }
-            if self.done() {
-                return;
-            }
-        }
-    }
-
-    fn search(&mut self) {
-        let nodes = AtomicU64::new(self.options.node_budget);
-        let deadline = self.deadline;
-        let budget = Budget {
-            nodes: &nodes,
-            stop: &|| deadline.is_some_and(|deadline| Instant::now() >= deadline),
-            threads: self.options.threads.get(),
-            seed: self.options.seed,
-        };
-        match search::search(self.packing, self.target, &self.offsets, &budget) {
-            Answer::Found(offsets) => {
-                self.keep(self.packing.peak(&offsets), &offsets, Stage::Search);
-            }
-            Answer::Infeasible => self.proved = self.target + 1,
-            Answer::Unknown => {}
         }
     }
 }

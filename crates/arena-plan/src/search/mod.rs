@@ -4,10 +4,11 @@
 //! limits and random restarts.
 
 mod model;
-mod orders;
+pub(crate) mod orders;
 mod state;
 mod tree;
 
+use std::cell::OnceCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -25,68 +26,101 @@ pub(crate) struct Budget<'a> {
     pub(crate) seed: u64,
 }
 
-/// How a search over all groups ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How a round over all groups ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Offsets in units for each item of the packing.
-    Found(Vec<u64>),
+    /// Every group is within the capacity.
+    Found,
     /// Proved: the capacity is too small.
     Infeasible,
     /// Not known.
     Unknown,
 }
 
-/// Looks for offsets with a peak of at most `capacity`. Groups that are within it in `known` keep their
-/// offsets.
-pub(crate) fn search(
-    packing: &Packing,
-    capacity: u64,
-    known: &[u64],
-    budget: &Budget<'_>,
-) -> Answer {
-    let mut offsets = known.to_vec();
-    for group in packing.components() {
-        let top = |&item: &u32| known[item as usize] + packing.items[item as usize].size;
-        if group.iter().map(top).max().unwrap_or(0) <= capacity {
-            continue;
-        }
-        let Some(model) = Model::new(packing, &group) else {
-            return Answer::Unknown;
-        };
-        match search_group(&model, capacity, budget) {
-            Outcome::Found(found) => {
-                for (&item, offset) in model.origin.iter().zip(found) {
-                    offsets[item as usize] = offset;
-                }
-            }
-            Outcome::Infeasible => return Answer::Infeasible,
-            Outcome::Stopped => return Answer::Unknown,
-        }
-    }
-    Answer::Found(offsets)
+/// The groups of a packing, prepared once for all rounds.
+pub(crate) struct Searcher<'p> {
+    packing: &'p Packing,
+    groups: Vec<Group>,
 }
 
-/// Threads take the attempts in turn; the first to end decides.
-fn search_group(model: &Model, capacity: u64, budget: &Budget<'_>) -> Outcome {
+struct Group {
+    items: Vec<u32>,
+    /// Built when it is first needed.
+    model: OnceCell<Option<Model>>,
+}
+
+impl<'p> Searcher<'p> {
+    pub(crate) fn new(packing: &'p Packing) -> Self {
+        let group = |items| Group { items, model: OnceCell::new() };
+        Self { packing, groups: packing.components().into_iter().map(group).collect() }
+    }
+
+    /// One round: looks for offsets with a peak of at most `capacity`, and improves `offsets` group by
+    /// group; groups that are within the capacity stay as they are. Each round's attempts are twice as
+    /// long as those of the round before.
+    pub(crate) fn round(
+        &self,
+        round: u32,
+        capacity: u64,
+        offsets: &mut [u64],
+        budget: &Budget<'_>,
+    ) -> Answer {
+        let mut answer = Answer::Found;
+        for group in &self.groups {
+            let top = |&item: &u32| offsets[item as usize] + self.packing.items[item as usize].size;
+            if group.items.iter().map(top).max().unwrap_or(0) <= capacity {
+                continue;
+            }
+            let model = group.model.get_or_init(|| Model::new(self.packing, &group.items));
+            let Some(model) = model else {
+                answer = Answer::Unknown;
+                continue;
+            };
+            match search_group(model, round, capacity, budget) {
+                Outcome::Found(found) => {
+                    for (&item, offset) in model.origin.iter().zip(found) {
+                        offsets[item as usize] = offset;
+                    }
+                }
+                Outcome::Infeasible => return Answer::Infeasible,
+                Outcome::Stopped => answer = Answer::Unknown,
+            }
+        }
+        answer
+    }
+
+    /// Whether any group above `capacity` is small enough to be searched.
+    pub(crate) fn can_search(&self) -> bool {
+        self.groups.iter().any(|group| {
+            group.model.get_or_init(|| Model::new(self.packing, &group.items)).is_some()
+        })
+    }
+}
+
+/// Threads take the round's attempts in turn; the first to end decides.
+fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -> Outcome {
     let next_attempt = AtomicU64::new(0);
     let decided = AtomicBool::new(false);
     let outcome = Mutex::new(Outcome::Stopped);
     let stop = || decided.load(Ordering::Relaxed) || (budget.stop)();
     let work = || {
+        let mut weight: Vec<f64> = vec![0.0; model.sections];
         while !stop() {
             let attempt = next_attempt.fetch_add(1, Ordering::Relaxed);
-            let wanted = orders::node_limit(model, attempt);
-            let granted = take(budget.nodes, wanted);
-            if granted == 0 {
+            let granted = take(budget.nodes, orders::node_limit(model, round));
+            if attempt >= crate::tune(2) as u64 || granted == 0 {
+                budget.nodes.fetch_add(granted, Ordering::Relaxed);
                 return;
             }
-            let rank = orders::rank(model, budget.seed, attempt);
+            let rank = orders::rank(model, budget.seed, round, attempt);
+            let t0 = std::time::Instant::now();
             let mut nodes = granted;
-            let ended = match Tree::new(model, capacity, rank) {
-                Some(mut tree) => tree.run(&mut nodes, &stop),
+            let ended = match Tree::new(model, capacity, rank, std::mem::take(&mut weight)) {
+                Some(mut tree) => { orders::style(&mut tree, budget.seed, round, attempt); tree.fail_first = attempt % (crate::tune(4) as u64) >= crate::tune(5) as u64; let e = tree.run(&mut nodes, &stop); if std::env::var_os("DBG").is_some() { eprint!("{} ", tree.desc); } weight = tree.into_weight(); e },
                 None => Outcome::Infeasible,
             };
             budget.nodes.fetch_add(nodes, Ordering::Relaxed);
+            if std::env::var_os("DBG").is_some() { eprintln!("n={} round {round} attempt {attempt} nodes {} of {granted} {:.3}s {}", model.items.len(), granted-nodes, t0.elapsed().as_secs_f64(), match &ended { Outcome::Found(_) => "found", Outcome::Infeasible => "infeasible", Outcome::Stopped => "" }); }
             if ended != Outcome::Stopped && !decided.swap(true, Ordering::Relaxed) {
                 *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = ended;
             }

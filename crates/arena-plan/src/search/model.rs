@@ -106,6 +106,15 @@ impl Model {
         })
     }
 
+    pub(super) fn fullness(&self) -> Vec<f64> {
+        let mut total = vec![0.0; self.sections];
+        for item in &self.items {
+            for section in item.first..item.end { total[section as usize] += item.size as f64; }
+        }
+        let most = total.iter().copied().fold(0.0, f64::max);
+        total.iter().map(|t| t / most).collect()
+    }
+
     /// For each section the items alive in it.
     pub(super) fn members(&self) -> Lists {
         let mut members = vec![Vec::new(); self.sections];

@@ -9,6 +9,7 @@ use super::model::{Lists, Model, NONE};
 enum Change {
     Placed(u32),
     Raised { item: u32, support: u64, low: u64 },
+    Options { section: u32, options: u32 },
 }
 
 pub(super) struct State<'m> {
@@ -24,11 +25,18 @@ pub(super) struct State<'m> {
     touched: Vec<u32>,
     is_touched: Vec<bool>,
     scratch: Vec<u32>,
+    tops: Vec<(u64, u64, u32)>,
+    rests_on: Vec<u32>,
+    pub(super) use_not_first: bool,
+    /// For each section how many of its unplaced items could be the lowest of them.
+    pub(super) options: Vec<u32>,
+    /// For each section how often it was the reason for going back.
+    pub(super) weight: Vec<f64>,
 }
 
 impl<'m> State<'m> {
     /// `None` when not even the empty placement can be completed.
-    pub(super) fn new(model: &'m Model, capacity: u64) -> Option<Self> {
+    pub(super) fn new(model: &'m Model, capacity: u64, weight: Vec<f64>) -> Option<Self> {
         let start: Vec<u64> = model.items.iter().map(|item| item.fixed.unwrap_or(0)).collect();
         let mut state = Self {
             model,
@@ -41,6 +49,11 @@ impl<'m> State<'m> {
             touched: Vec::new(),
             is_touched: vec![false; model.sections],
             scratch: Vec::new(),
+            tops: Vec::new(),
+            use_not_first: false,
+            rests_on: vec![NONE; model.items.len()],
+            options: vec![0; model.sections],
+            weight,
         };
         for item in 0..model.items.len() {
             if !state.raise_twin_after(item) {
@@ -64,6 +77,9 @@ impl<'m> State<'m> {
                 Some(Change::Raised { item, support, low }) => {
                     self.support[item as usize] = support;
                     self.low[item as usize] = low;
+                }
+                Some(Change::Options { section, options }) => {
+                    self.options[section as usize] = options;
                 }
                 None => break,
             }
@@ -89,6 +105,7 @@ impl<'m> State<'m> {
         let at = item as usize;
         self.placed[at] = true;
         self.trail.push(Change::Placed(item));
+        self.touch(at);
         let top = self.support[at] + self.model.items[at].size;
         for &other in self.model.meets.of(at) {
             let met = other as usize;
@@ -117,29 +134,46 @@ impl<'m> State<'m> {
         }
         match self.rest_on_unplaced(at) {
             Some(low) if self.raise(at, self.support[at], low) => self.settle(among),
-            _ => self.fail(),
+            Some(_) => self.fail(),
+            None => {
+                self.blame(at);
+                self.fail()
+            }
         }
     }
 
     /// The lowest offset at which an item can rest on an unplaced one. Only those that leave no room for
     /// it at its support count.
-    fn rest_on_unplaced(&self, item: usize) -> Option<u64> {
+    fn rest_on_unplaced(&mut self, item: usize) -> Option<u64> {
         let blocked_from = self.support[item] + self.model.items[item].size;
         let mut lowest = u64::MAX;
-        for &other in self.model.meets.of(item) {
-            let other = other as usize;
+        for &number in self.model.meets.of(item) {
+            let other = number as usize;
             if !self.placed[other] && self.low[other] < blocked_from {
-                lowest = lowest.min(self.low[other] + self.model.items[other].size);
+                let top = self.low[other] + self.model.items[other].size;
+                if top < lowest {
+                    lowest = top;
+                    self.rests_on[item] = number;
+                }
             }
         }
         (lowest != u64::MAX).then(|| round_up(lowest, self.model.items[item].align))
+    }
+
+    /// Whether the item found last still allows `item` to rest as low as it is known to.
+    fn still_rests(&self, item: usize) -> bool {
+        let under = self.rests_on[item] as usize;
+        under < self.placed.len()
+            && !self.placed[under]
+            && self.low[under] + self.model.items[under].size <= self.low[item]
+            && self.low[under] < self.support[item] + self.model.items[item].size
     }
 
     /// Raises what follows and checks the sections that have changed.
     fn settle(&mut self, among: &[u32]) -> bool {
         for &item in among {
             let at = item as usize;
-            if self.placed[at] || self.low[at] == self.support[at] {
+            if self.placed[at] || self.low[at] == self.support[at] || self.still_rests(at) {
                 continue;
             }
             match self.rest_on_unplaced(at) {
@@ -148,7 +182,10 @@ impl<'m> State<'m> {
                         return self.fail();
                     }
                 }
-                None => return self.fail(),
+                None => {
+                    self.blame(at);
+                    return self.fail();
+                }
             }
         }
         self.check_touched()
@@ -163,19 +200,34 @@ impl<'m> State<'m> {
         self.support[item] = support;
         if low > self.low[item] {
             self.low[item] = low;
-            let life = &self.model.items[item];
-            if low + life.size > self.capacity {
+            if low + self.model.items[item].size > self.capacity
+                || self.model.items[item].fixed.is_some()
+            {
+                self.blame(item);
                 return false;
             }
-            for section in life.first..life.end {
-                if !self.is_touched[section as usize] {
-                    self.is_touched[section as usize] = true;
-                    self.touched.push(section);
-                }
-            }
+            self.touch(item);
             return self.raise_twin_after(item);
         }
         true
+    }
+
+    fn touch(&mut self, item: usize) {
+        let life = &self.model.items[item];
+        for section in life.first..life.end {
+            if !self.is_touched[section as usize] {
+                self.is_touched[section as usize] = true;
+                self.touched.push(section);
+            }
+        }
+    }
+
+    fn blame(&mut self, item: usize) {
+        let life = &self.model.items[item];
+        let share = 1.0 / life.width() as f64;
+        for section in life.first..life.end {
+            self.weight[section as usize] += share;
+        }
     }
 
     /// Of equal items the earlier one lies lower.
@@ -200,15 +252,25 @@ impl<'m> State<'m> {
     fn check_touched(&mut self) -> bool {
         while let Some(section) = self.touched.pop() {
             self.is_touched[section as usize] = false;
-            if self.section_end(section as usize) > self.capacity {
+            let at = section as usize;
+            let (end, options) = self.section_end(at);
+            if end > self.capacity {
+                self.weight[at] += 1.0;
                 return self.fail();
+            }
+            if !self.not_first(at) {
+                return self.fail();
+            }
+            if options != self.options[at] {
+                self.trail.push(Change::Options { section, options: self.options[at] });
+                self.options[at] = options;
             }
         }
         true
     }
 
     /// Stacks a section's unplaced items by rising `low`, none below it: no order ends lower.
-    fn section_end(&mut self, section: usize) -> u64 {
+    fn section_end(&mut self, section: usize) -> (u64, u32) {
         let members = self.members.of_mut(section);
         self.scratch.clear();
         let mut sorted = 0;
@@ -228,9 +290,69 @@ impl<'m> State<'m> {
             sorted += 1;
         }
         members[sorted..].copy_from_slice(&self.scratch);
-        members[..sorted].iter().fold(0, |end, &item| {
-            end.max(self.low[item as usize]) + self.model.items[item as usize].size
-        })
+        let (mut end, mut total) = (0, 0);
+        for &item in &members[..sorted] {
+            let size = self.model.items[item as usize].size;
+            end = self.low[item as usize].max(end) + size;
+            total += size;
+        }
+        if end > self.capacity {
+            return (end, 0);
+        }
+        let highest = self.capacity - total;
+        let options =
+            members[..sorted].iter().take_while(|&&item| self.low[item as usize] <= highest).count();
+        (end, options as u32)
+    }
+
+    /// An item so high that all others would not fit above it lies above one of them: raise it to the
+    /// lowest top of those that do not fit below it. To be called after `section_end`.
+    fn not_first(&mut self, section: usize) -> bool {
+        if !self.use_not_first { return true; }
+        let members = self.members.of(section);
+        let unplaced = members.iter().take_while(|&&item| !self.placed[item as usize]);
+        self.tops.clear();
+        let (mut total, mut highest) = (0, 0);
+        for &item in unplaced {
+            let size = self.model.items[item as usize].size;
+            let low = self.low[item as usize];
+            total += size;
+            highest = highest.max(low);
+            self.tops.push((low + size, size, item));
+        }
+        if highest + total <= self.capacity {
+            return true;
+        }
+        let mut tops = std::mem::take(&mut self.tops);
+        tops.sort_unstable();
+        let mut sound = true;
+        'items: for &(top, size, item) in &tops {
+            let low = top - size;
+            let Some(mut excess) = (low + total).checked_sub(self.capacity) else { continue };
+            if excess == 0 { continue; }
+            let mut raised = low;
+            for &(other_top, other_size, other) in &tops {
+                if other == item { continue; }
+                if other_top > raised { raised = other_top; }
+                if excess <= other_size { break; }
+                excess -= other_size;
+            }
+            if raised > low {
+                let at = item as usize;
+                let raised = round_up(raised, self.model.items[at].align);
+                if raised > self.low[at] && !self.raise(at, self.support[at], raised) {
+                    sound = false;
+                    break 'items;
+                }
+            }
+        }
+        self.tops = tops;
+        sound
+    }
+
+    /// The unplaced items of a section that could be its lowest, by rising `low` as of the last check.
+    pub(super) fn members(&self, section: usize) -> &[u32] {
+        self.members.of(section)
     }
 }
 

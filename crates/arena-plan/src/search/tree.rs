@@ -29,6 +29,8 @@ struct Frame {
     mark: usize,
     /// The groups into which the rest falls: `Tree::groups[groups..]`, the next one last.
     groups: usize,
+    /// Length of the pool when the frame was opened.
+    pool: usize,
 }
 
 enum Step {
@@ -38,19 +40,25 @@ enum Step {
 }
 
 pub(super) struct Tree<'m> {
-    state: State<'m>,
+    pub(super) state: State<'m>,
     /// Smaller is tried first among items at the same offset.
     rank: Vec<u32>,
     stack: Vec<Frame>,
     pool: Vec<u32>,
     groups: Vec<Group>,
+    pub(super) fail_first: bool,
+    pub(super) by_rank: bool, pub(super) desc: String,
+    pub(super) scale: f64,
+    pub(super) power: f64,
+    skipped: Vec<u32>,
+    pub(super) fullness: Vec<f64>,
 }
 
 impl<'m> Tree<'m> {
     /// `None` when it is plain from the start that there is no solution.
-    pub(super) fn new(model: &'m Model, capacity: u64, rank: Vec<u32>) -> Option<Self> {
-        let state = State::new(model, capacity)?;
-        Some(Self { state, rank, stack: Vec::new(), pool: Vec::new(), groups: Vec::new() })
+    pub(super) fn new(model: &'m Model, capacity: u64, rank: Vec<u32>, weight: Vec<f64>) -> Option<Self> {
+        let state = State::new(model, capacity, weight)?;
+        Some(Self { state, rank, stack: Vec::new(), pool: Vec::new(), groups: Vec::new(), fail_first: false, by_rank: false, desc: String::new(), scale: 1.0, power: 1.0, fullness: model.fullness(),  skipped: Vec::new() })
     }
 
     /// Searches until `nodes` are used up; `stop` is asked now and then.
@@ -66,7 +74,7 @@ impl<'m> Tree<'m> {
             step = match step {
                 Step::Branch => {
                     let group = frame.group;
-                    let choice = self.choose(group);
+                    let choice = self.choose_any(group);
                     if choice == NONE {
                         self.stack.pop();
                         Step::Failed
@@ -105,7 +113,7 @@ impl<'m> Tree<'m> {
                     self.state.undo(frame.mark);
                     self.groups.truncate(frame.groups);
                     let (choice, group) = (frame.choice, frame.group);
-                    self.pool.truncate(group.end);
+                    self.pool.truncate(frame.pool);
                     if self.state.pass(choice, &self.pool[group.start..group.end]) {
                         Step::Branch
                     } else {
@@ -119,7 +127,51 @@ impl<'m> Tree<'m> {
 
     fn open(&mut self, group: Group) {
         let groups = self.groups.len();
-        self.stack.push(Frame { group, choice: NONE, mark: self.state.mark(), groups });
+        self.stack.push(Frame { group, choice: NONE, mark: self.state.mark(), groups, pool: self.pool.len() });
+    }
+
+    pub(super) fn into_weight(self) -> Vec<f64> { self.state.weight }
+
+    fn choose_any(&mut self, group: Group) -> u32 {
+        if self.fail_first {
+            let choice = self.choose_tight(group);
+            if choice != NONE { return choice; }
+        }
+        self.choose(group)
+    }
+
+    fn choose_tight(&mut self, group: Group) -> u32 {
+        let mut first = u32::MAX;
+        let mut end = 0;
+        for &item in &self.pool[group.start..group.end] {
+            let life = &self.state.model.items[item as usize];
+            first = first.min(life.first);
+            end = end.max(life.end);
+        }
+        self.skipped.clear();
+        for _ in 0..4 {
+            let mut best = (f64::MAX, NONE);
+            for section in first..end {
+                let options = self.state.options[section as usize];
+                if options == 0 || self.skipped.contains(&section) { continue; }
+                let score = f64::from(options) / (self.fullness[section as usize] + self.state.weight[section as usize]);
+                if score < best.0 { best = (score, section); }
+            }
+            if best.1 == NONE { return NONE; }
+            let mut key = (u64::MAX, NONE);
+            let mut choice = NONE;
+            for &item in self.state.members(best.1 as usize) {
+                let at = item as usize;
+                let this = if self.by_rank { (0, self.rank[at]) } else { (self.state.support[at], self.rank[at]) };
+                if !self.state.placed[at] && this < key && self.state.placeable(at) {
+                    key = this;
+                    choice = item;
+                }
+            }
+            if choice != NONE { return choice; }
+            self.skipped.push(best.1);
+        }
+        NONE
     }
 
     /// The lowest item that can rest where it is; `NONE` when there is none.
