@@ -59,10 +59,3 @@ pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};
 pub use trace::{Trace, TraceError};
 pub use validate::{Violation, validate, validate_peak};
-
-pub(crate) fn tune(i: usize) -> f64 {
-    static T: std::sync::OnceLock<Vec<f64>> = std::sync::OnceLock::new();
-    T.get_or_init(|| { let d = [1.0, 4.0, 6.0, 2.0, 2.0, 1.0, 0.05, 0.6, 1.0, 4000.0, 0.0, 1.0, 0.0];
-      let mut v: Vec<f64> = std::env::var("TUNE").unwrap_or_default().split(',').filter(|s| !s.is_empty()).map(|s| s.parse().unwrap()).collect();
-      for i in v.len()..d.len() { v.push(d[i]); } v })[i]
-}

@@ -118,6 +118,8 @@ struct Portfolio<'a> {
     /// Good enough: at or below this, in units.
     target: u64,
     proved: u64,
+    /// Proved: the stated capacity is too small.
+    impossible: bool,
     peak: u64,
     offsets: Vec<u64>,
     stage: Stage,
@@ -127,8 +129,8 @@ struct Portfolio<'a> {
 impl<'a> Portfolio<'a> {
     /// Greedy is quadratic: above this many buffers only the first order is tried, and only if needed.
     const GREEDY_BUFFERS: usize = 8_000;
-    /// Buffers placed by restarts in the first round.
-    const RESTARTS_PER_ROUND: u64 = 4_000;
+    /// Buffers that restarts place per round, or one restart where that is more.
+    const RESTARTS_PER_ROUND: u64 = 200;
 
     fn new(packing: &'a Packing, options: &'a Options, begin: Instant) -> Self {
         let capacity = options.capacity_bytes.map_or(0, |bytes| bytes / packing.unit_bytes);
@@ -138,6 +140,7 @@ impl<'a> Portfolio<'a> {
             deadline: options.time_limit.and_then(|limit| begin.checked_add(limit)),
             target: packing.bound.max(capacity),
             proved: packing.bound,
+            impossible: false,
             peak: u64::MAX,
             offsets: vec![0; packing.items.len()],
             stage: Stage::Skyline,
@@ -166,20 +169,18 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// Restarts and search in turn, each round twice as long as the one before.
+    /// Restarts and search in turn, until a budget ends them.
     fn rounds(&mut self, fixed: bool) {
         let searcher = Searcher::new(self.packing);
-        let searchable = searcher.can_search();
         let mut orders = RandomOrders::new(self.packing, self.options.seed);
         let mut skyline = Skyline::new(self.packing);
-        let mut restarts_left = if fixed { 0 } else { self.options.restart_budget };
-        let nodes = AtomicU64::new(if searchable { self.options.node_budget } else { 0 });
-        for round in 0.. {
-            let each = self.packing.items.len() as u64;
-            let mut allowed = (crate::tune(9) as u64) << round.min(32);
-            while allowed > 0 && restarts_left >= each {
-                allowed = allowed.saturating_sub(each);
-                restarts_left -= each;
+        let each = self.packing.items.len().max(1) as u64;
+        let mut restarts = if fixed { 0 } else { self.options.restart_budget / each };
+        let nodes = AtomicU64::new(self.options.node_budget);
+        let mut searching = searcher.can_search();
+        for round in 0_u32.. {
+            for _ in 0..Self::RESTARTS_PER_ROUND.div_ceil(each).min(restarts) {
+                restarts -= 1;
                 if let Some(peak) = skyline.pack(&orders.next_order(), self.peak) {
                     self.keep(peak, &skyline.offsets, Stage::Restart);
                 }
@@ -187,12 +188,11 @@ impl<'a> Portfolio<'a> {
                     return;
                 }
             }
-            if nodes.load(Ordering::Relaxed) > 0 {
+            if searching {
                 self.search(&searcher, round, &nodes);
-            } else if restarts_left < each {
-                return;
+                searching = nodes.load(Ordering::Relaxed) > 0 && !self.impossible;
             }
-            if self.done() {
+            if self.done() || (restarts == 0 && !searching) {
                 return;
             }
         }
@@ -222,6 +222,7 @@ impl<'a> Portfolio<'a> {
             if answer == Answer::Infeasible {
                 self.proved = self.proved.max(aim + 1);
                 self.target = self.target.max(aim + 1);
+                self.impossible = self.options.capacity_bytes.is_some();
             }
             if self.options.capacity_bytes.is_some() || self.done() {
                 return;
@@ -235,7 +236,7 @@ impl<'a> Portfolio<'a> {
     }
 
     fn done(&self) -> bool {
-        self.peak <= self.target || (self.peak != u64::MAX && self.late())
+        self.impossible || self.peak <= self.target || (self.peak != u64::MAX && self.late())
     }
 
     fn late(&self) -> bool {

@@ -1,24 +1,27 @@
 //! Branch and bound: is there a plan within a capacity?
 //!
-//! Searches one connected group of items after the other, each with a portfolio of orders, doubling node
-//! limits and random restarts.
+//! Each connected group of items is searched for itself, in rounds of short attempts that differ in what
+//! they prefer. An attempt branches on one question: does this item rest where it is now, or not? After a
+//! no it must rest on something that is yet to be placed, which raises a proved lowest offset. Per section
+//! the unplaced items, stacked by rising lowest offset, must end within the capacity.
 
 mod model;
-pub(crate) mod orders;
+mod orders;
 mod state;
 mod tree;
 
 use std::cell::OnceCell;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::packing::Packing;
 use model::Model;
+use orders::{PER_ROUND, Style};
 use tree::{Outcome, Tree};
 
 /// What a search may use.
 pub(crate) struct Budget<'a> {
-    /// Nodes left, over all groups and threads.
+    /// Nodes left, over all groups and threads; a node of a large group counts as several.
     pub(crate) nodes: &'a AtomicU64,
     /// Asked now and then whether to stop.
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
@@ -56,8 +59,7 @@ impl<'p> Searcher<'p> {
     }
 
     /// One round: looks for offsets with a peak of at most `capacity`, and improves `offsets` group by
-    /// group; groups that are within the capacity stay as they are. Each round's attempts are twice as
-    /// long as those of the round before.
+    /// group; groups that are within the capacity stay as they are.
     pub(crate) fn round(
         &self,
         round: u32,
@@ -103,26 +105,36 @@ fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -
     let decided = AtomicBool::new(false);
     let outcome = Mutex::new(Outcome::Stopped);
     let stop = || decided.load(Ordering::Relaxed) || (budget.stop)();
+    let cost = model.node_cost();
     let work = || {
-        let mut weight: Vec<f64> = vec![0.0; model.sections];
+        let mut blame = vec![0.0; model.sections];
         while !stop() {
             let attempt = next_attempt.fetch_add(1, Ordering::Relaxed);
-            let granted = take(budget.nodes, orders::node_limit(model, round));
-            if attempt >= crate::tune(2) as u64 || granted == 0 {
-                budget.nodes.fetch_add(granted, Ordering::Relaxed);
+            if attempt >= PER_ROUND {
                 return;
             }
-            let rank = orders::rank(model, budget.seed, round, attempt);
-            let t0 = std::time::Instant::now();
-            let mut nodes = granted;
-            let ended = match Tree::new(model, capacity, rank, std::mem::take(&mut weight)) {
-                Some(mut tree) => { orders::style(&mut tree, budget.seed, round, attempt); tree.fail_first = attempt % (crate::tune(4) as u64) >= crate::tune(5) as u64; let e = tree.run(&mut nodes, &stop); if std::env::var_os("DBG").is_some() { eprint!("{} ", tree.desc); } weight = tree.into_weight(); e },
-                None => Outcome::Infeasible,
+            let granted = take(budget.nodes, orders::node_limit(model, round).saturating_mul(cost));
+            if granted == 0 {
+                return;
+            }
+            let style = Style::new(model, budget.seed, round, attempt);
+            let mut nodes = granted.div_ceil(cost);
+            let ended = match Tree::new(model, capacity, style, blame) {
+                Some(mut tree) => {
+                    let ended = tree.run(&mut nodes, &stop);
+                    // What went wrong counts for the next attempts, less and less.
+                    blame = tree.into_blame();
+                    blame.iter_mut().for_each(|section| *section /= 2.0);
+                    ended
+                }
+                None => {
+                    blame = vec![0.0; model.sections];
+                    Outcome::Infeasible
+                }
             };
-            budget.nodes.fetch_add(nodes, Ordering::Relaxed);
-            if std::env::var_os("DBG").is_some() { eprintln!("n={} round {round} attempt {attempt} nodes {} of {granted} {:.3}s {}", model.items.len(), granted-nodes, t0.elapsed().as_secs_f64(), match &ended { Outcome::Found(_) => "found", Outcome::Infeasible => "infeasible", Outcome::Stopped => "" }); }
+            budget.nodes.fetch_add((nodes * cost).min(granted), Ordering::Relaxed);
             if ended != Outcome::Stopped && !decided.swap(true, Ordering::Relaxed) {
-                *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = ended;
+                *outcome.lock().unwrap_or_else(PoisonError::into_inner) = ended;
             }
         }
     };
@@ -136,7 +148,7 @@ fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -
             work();
         });
     }
-    outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes up to `wanted` from what is left.

@@ -35,10 +35,10 @@ pub(super) struct Model {
     /// The item of the packing that each one is.
     pub(super) origin: Vec<u32>,
     pub(super) sections: usize,
+    pairs: usize,
     /// For each item those it meets.
     pub(super) meets: Lists,
-    /// For each item the previous and the next one of the same size and lifetime, or `NONE`.
-    pub(super) twin_before: Vec<u32>,
+    /// For each item the next one of the same size and lifetime, or `NONE`.
     pub(super) twin_after: Vec<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Model {
                 meets[other].push(index as u32);
             }
         }
-        let (mut twin_before, mut twin_after) = (vec![NONE; items.len()], vec![NONE; items.len()]);
+        let mut twin_after = vec![NONE; items.len()];
         for (index, item) in items.iter().enumerate() {
             let same = |other: &Item| {
                 (item.first, item.end, item.size, item.align)
@@ -91,28 +91,35 @@ impl Model {
                 .take_while(|other| other.first == item.first)
                 .position(same);
             if let Some(next) = next {
-                let next = index + 1 + next;
-                twin_after[index] = next as u32;
-                twin_before[next] = index as u32;
+                twin_after[index] = (index + 1 + next) as u32;
             }
         }
         Some(Self {
             origin: group.to_vec(),
             sections,
+            pairs,
             meets: Lists::collect(meets.into_iter()),
-            twin_before,
             twin_after,
             items,
         })
     }
 
+    /// For each section its live total as a share of the largest.
+    #[expect(clippy::cast_precision_loss, reason = "only used to weigh sections")]
     pub(super) fn fullness(&self) -> Vec<f64> {
-        let mut total = vec![0.0; self.sections];
+        let mut totals = vec![0_u64; self.sections];
         for item in &self.items {
-            for section in item.first..item.end { total[section as usize] += item.size as f64; }
+            for section in item.first..item.end {
+                totals[section as usize] += item.size;
+            }
         }
-        let most = total.iter().copied().fold(0.0, f64::max);
-        total.iter().map(|t| t / most).collect()
+        let most = totals.iter().copied().max().unwrap_or(0).max(1) as f64;
+        totals.into_iter().map(|total| total as f64 / most).collect()
+    }
+
+    /// What a node costs, in nodes of a model where each item meets 64 others.
+    pub(super) fn node_cost(&self) -> u64 {
+        (self.pairs as u64 / (32 * self.items.len().max(1) as u64)).max(1)
     }
 
     /// For each section the items alive in it.

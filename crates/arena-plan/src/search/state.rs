@@ -25,18 +25,17 @@ pub(super) struct State<'m> {
     touched: Vec<u32>,
     is_touched: Vec<bool>,
     scratch: Vec<u32>,
-    tops: Vec<(u64, u64, u32)>,
+    /// For each item the one on which it could rest lowest when that was last looked for, or `NONE`.
     rests_on: Vec<u32>,
-    pub(super) use_not_first: bool,
     /// For each section how many of its unplaced items could be the lowest of them.
     pub(super) options: Vec<u32>,
     /// For each section how often it was the reason for going back.
-    pub(super) weight: Vec<f64>,
+    pub(super) blame: Vec<f64>,
 }
 
 impl<'m> State<'m> {
     /// `None` when not even the empty placement can be completed.
-    pub(super) fn new(model: &'m Model, capacity: u64, weight: Vec<f64>) -> Option<Self> {
+    pub(super) fn new(model: &'m Model, capacity: u64, blame: Vec<f64>) -> Option<Self> {
         let start: Vec<u64> = model.items.iter().map(|item| item.fixed.unwrap_or(0)).collect();
         let mut state = Self {
             model,
@@ -49,11 +48,9 @@ impl<'m> State<'m> {
             touched: Vec::new(),
             is_touched: vec![false; model.sections],
             scratch: Vec::new(),
-            tops: Vec::new(),
-            use_not_first: false,
             rests_on: vec![NONE; model.items.len()],
             options: vec![0; model.sections],
-            weight,
+            blame,
         };
         for item in 0..model.items.len() {
             if !state.raise_twin_after(item) {
@@ -132,14 +129,11 @@ impl<'m> State<'m> {
         if self.model.items[at].fixed.is_some() {
             return false;
         }
-        match self.rest_on_unplaced(at) {
-            Some(low) if self.raise(at, self.support[at], low) => self.settle(among),
-            Some(_) => self.fail(),
-            None => {
-                self.blame(at);
-                self.fail()
-            }
-        }
+        let Some(low) = self.rest_on_unplaced(at) else {
+            self.blame_life_of(at);
+            return self.fail();
+        };
+        if self.raise(at, self.support[at], low) { self.settle(among) } else { self.fail() }
     }
 
     /// The lowest offset at which an item can rest on an unplaced one. Only those that leave no room for
@@ -176,16 +170,12 @@ impl<'m> State<'m> {
             if self.placed[at] || self.low[at] == self.support[at] || self.still_rests(at) {
                 continue;
             }
-            match self.rest_on_unplaced(at) {
-                Some(low) => {
-                    if low > self.low[at] && !self.raise(at, self.support[at], low) {
-                        return self.fail();
-                    }
-                }
-                None => {
-                    self.blame(at);
-                    return self.fail();
-                }
+            let Some(low) = self.rest_on_unplaced(at) else {
+                self.blame_life_of(at);
+                return self.fail();
+            };
+            if low > self.low[at] && !self.raise(at, self.support[at], low) {
+                return self.fail();
             }
         }
         self.check_touched()
@@ -203,7 +193,7 @@ impl<'m> State<'m> {
             if low + self.model.items[item].size > self.capacity
                 || self.model.items[item].fixed.is_some()
             {
-                self.blame(item);
+                self.blame_life_of(item);
                 return false;
             }
             self.touch(item);
@@ -222,11 +212,13 @@ impl<'m> State<'m> {
         }
     }
 
-    fn blame(&mut self, item: usize) {
+    /// Shares one blame among the sections of an item that has no place left.
+    fn blame_life_of(&mut self, item: usize) {
         let life = &self.model.items[item];
+        #[expect(clippy::cast_precision_loss, reason = "a share, not a count")]
         let share = 1.0 / life.width() as f64;
         for section in life.first..life.end {
-            self.weight[section as usize] += share;
+            self.blame[section as usize] += share;
         }
     }
 
@@ -255,10 +247,7 @@ impl<'m> State<'m> {
             let at = section as usize;
             let (end, options) = self.section_end(at);
             if end > self.capacity {
-                self.weight[at] += 1.0;
-                return self.fail();
-            }
-            if !self.not_first(at) {
+                self.blame[at] += 1.0;
                 return self.fail();
             }
             if options != self.options[at] {
@@ -269,7 +258,8 @@ impl<'m> State<'m> {
         true
     }
 
-    /// Stacks a section's unplaced items by rising `low`, none below it: no order ends lower.
+    /// Stacks a section's unplaced items by rising `low`, none below it: no order ends lower. Returns that
+    /// end, and how many of the items could be the lowest, with all others above.
     fn section_end(&mut self, section: usize) -> (u64, u32) {
         let members = self.members.of_mut(section);
         self.scratch.clear();
@@ -300,54 +290,11 @@ impl<'m> State<'m> {
             return (end, 0);
         }
         let highest = self.capacity - total;
-        let options =
-            members[..sorted].iter().take_while(|&&item| self.low[item as usize] <= highest).count();
+        let options = members[..sorted]
+            .iter()
+            .take_while(|&&item| self.low[item as usize] <= highest)
+            .count();
         (end, options as u32)
-    }
-
-    /// An item so high that all others would not fit above it lies above one of them: raise it to the
-    /// lowest top of those that do not fit below it. To be called after `section_end`.
-    fn not_first(&mut self, section: usize) -> bool {
-        if !self.use_not_first { return true; }
-        let members = self.members.of(section);
-        let unplaced = members.iter().take_while(|&&item| !self.placed[item as usize]);
-        self.tops.clear();
-        let (mut total, mut highest) = (0, 0);
-        for &item in unplaced {
-            let size = self.model.items[item as usize].size;
-            let low = self.low[item as usize];
-            total += size;
-            highest = highest.max(low);
-            self.tops.push((low + size, size, item));
-        }
-        if highest + total <= self.capacity {
-            return true;
-        }
-        let mut tops = std::mem::take(&mut self.tops);
-        tops.sort_unstable();
-        let mut sound = true;
-        'items: for &(top, size, item) in &tops {
-            let low = top - size;
-            let Some(mut excess) = (low + total).checked_sub(self.capacity) else { continue };
-            if excess == 0 { continue; }
-            let mut raised = low;
-            for &(other_top, other_size, other) in &tops {
-                if other == item { continue; }
-                if other_top > raised { raised = other_top; }
-                if excess <= other_size { break; }
-                excess -= other_size;
-            }
-            if raised > low {
-                let at = item as usize;
-                let raised = round_up(raised, self.model.items[at].align);
-                if raised > self.low[at] && !self.raise(at, self.support[at], raised) {
-                    sound = false;
-                    break 'items;
-                }
-            }
-        }
-        self.tops = tops;
-        sound
     }
 
     /// The unplaced items of a section that could be its lowest, by rising `low` as of the last check.

@@ -1,6 +1,7 @@
 //! Depth-first search with an explicit stack: an item rests where it is now, or it does not.
 
 use super::model::{Model, NONE};
+use super::orders::Style;
 use super::state::State;
 
 /// How one search of a tree ended.
@@ -40,30 +41,37 @@ enum Step {
 }
 
 pub(super) struct Tree<'m> {
-    pub(super) state: State<'m>,
-    /// Smaller is tried first among items at the same offset.
-    rank: Vec<u32>,
+    state: State<'m>,
+    style: Style,
     stack: Vec<Frame>,
     pool: Vec<u32>,
     groups: Vec<Group>,
-    pub(super) fail_first: bool,
-    pub(super) by_rank: bool, pub(super) desc: String,
-    pub(super) scale: f64,
-    pub(super) power: f64,
-    skipped: Vec<u32>,
-    pub(super) fullness: Vec<f64>,
 }
 
 impl<'m> Tree<'m> {
-    /// `None` when it is plain from the start that there is no solution.
-    pub(super) fn new(model: &'m Model, capacity: u64, rank: Vec<u32>, weight: Vec<f64>) -> Option<Self> {
-        let state = State::new(model, capacity, weight)?;
-        Some(Self { state, rank, stack: Vec::new(), pool: Vec::new(), groups: Vec::new(), fail_first: false, by_rank: false, desc: String::new(), scale: 1.0, power: 1.0, fullness: model.fullness(),  skipped: Vec::new() })
+    /// How many sections are looked at for an item to place before falling back to the lowest one.
+    const SECTIONS_TRIED: usize = 4;
+
+    /// `blame` comes from earlier attempts. `None` when it is plain from the start that there is no
+    /// solution.
+    pub(super) fn new(
+        model: &'m Model,
+        capacity: u64,
+        style: Style,
+        blame: Vec<f64>,
+    ) -> Option<Self> {
+        let state = State::new(model, capacity, blame)?;
+        Some(Self { state, style, stack: Vec::new(), pool: Vec::new(), groups: Vec::new() })
+    }
+
+    /// For each section how often it was the reason for going back.
+    pub(super) fn into_blame(self) -> Vec<f64> {
+        self.state.blame
     }
 
     /// Searches until `nodes` are used up; `stop` is asked now and then.
     pub(super) fn run(&mut self, nodes: &mut u64, stop: &dyn Fn() -> bool) -> Outcome {
-        let all = (0..).take(self.rank.len());
+        let all = (0..).take(self.style.rank.len());
         self.pool.extend(all);
         self.open(Group { start: 0, end: self.pool.len() });
         let mut step = Step::Branch;
@@ -74,7 +82,7 @@ impl<'m> Tree<'m> {
             step = match step {
                 Step::Branch => {
                     let group = frame.group;
-                    let choice = self.choose_any(group);
+                    let choice = self.choose(group);
                     if choice == NONE {
                         self.stack.pop();
                         Step::Failed
@@ -127,60 +135,52 @@ impl<'m> Tree<'m> {
 
     fn open(&mut self, group: Group) {
         let groups = self.groups.len();
-        self.stack.push(Frame { group, choice: NONE, mark: self.state.mark(), groups, pool: self.pool.len() });
+        self.stack.push(Frame {
+            group,
+            choice: NONE,
+            mark: self.state.mark(),
+            groups,
+            pool: self.pool.len(),
+        });
     }
 
-    pub(super) fn into_weight(self) -> Vec<f64> { self.state.weight }
-
-    fn choose_any(&mut self, group: Group) -> u32 {
-        if self.fail_first {
-            let choice = self.choose_tight(group);
-            if choice != NONE { return choice; }
-        }
-        self.choose(group)
-    }
-
-    fn choose_tight(&mut self, group: Group) -> u32 {
-        let mut first = u32::MAX;
-        let mut end = 0;
-        for &item in &self.pool[group.start..group.end] {
-            let life = &self.state.model.items[item as usize];
-            first = first.min(life.first);
-            end = end.max(life.end);
-        }
-        self.skipped.clear();
-        for _ in 0..4 {
+    /// The item to decide on: in the section with the fewest items that could be its lowest, weighed by how
+    /// much the section matters, the lowest item that can rest where it is. `NONE` when no item can.
+    fn choose(&self, group: Group) -> u32 {
+        let items = &self.pool[group.start..group.end];
+        let model = self.state.model;
+        let first = model.items[items[0] as usize].first;
+        let end = items.iter().map(|&item| model.items[item as usize].end).max().unwrap_or(first);
+        let mut tried = [NONE; Self::SECTIONS_TRIED];
+        for turn in 0..tried.len() {
             let mut best = (f64::MAX, NONE);
             for section in first..end {
-                let options = self.state.options[section as usize];
-                if options == 0 || self.skipped.contains(&section) { continue; }
-                let score = f64::from(options) / (self.fullness[section as usize] + self.state.weight[section as usize]);
-                if score < best.0 { best = (score, section); }
-            }
-            if best.1 == NONE { return NONE; }
-            let mut key = (u64::MAX, NONE);
-            let mut choice = NONE;
-            for &item in self.state.members(best.1 as usize) {
-                let at = item as usize;
-                let this = if self.by_rank { (0, self.rank[at]) } else { (self.state.support[at], self.rank[at]) };
-                if !self.state.placed[at] && this < key && self.state.placeable(at) {
-                    key = this;
-                    choice = item;
+                let at = section as usize;
+                let options = self.state.options[at];
+                let score = f64::from(options) / (self.style.importance[at] + self.state.blame[at]);
+                if options > 0 && score < best.0 && !tried[..turn].contains(&section) {
+                    best = (score, section);
                 }
             }
-            if choice != NONE { return choice; }
-            self.skipped.push(best.1);
+            if best.1 == NONE {
+                break;
+            }
+            let choice = self.lowest(self.state.members(best.1 as usize));
+            if choice != NONE {
+                return choice;
+            }
+            tried[turn] = best.1;
         }
-        NONE
+        self.lowest(items)
     }
 
     /// The lowest item that can rest where it is; `NONE` when there is none.
-    fn choose(&self, group: Group) -> u32 {
+    fn lowest(&self, items: &[u32]) -> u32 {
         let mut best = (u64::MAX, NONE);
         let mut choice = NONE;
-        for &item in &self.pool[group.start..group.end] {
+        for &item in items {
             let at = item as usize;
-            let key = (self.state.support[at], self.rank[at]);
+            let key = (self.state.support[at], self.style.rank[at]);
             if !self.state.placed[at] && key < best && self.state.placeable(at) {
                 best = key;
                 choice = item;
