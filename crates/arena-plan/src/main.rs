@@ -1,0 +1,190 @@
+//! `arena-plan`: solves, checks and bounds steps from files.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use arena_plan::formats::{self, InputError, Labelled, minimalloc};
+use arena_plan::{Options, Plan, lower_bound, solve, validate};
+use clap::{Args, Parser, Subcommand};
+
+/// Plan the offsets of a step's buffers.
+///
+/// Reads minimalloc CSV and event traces (op,id,size_bytes,stream,step). The last line of the output is
+/// peak=N bound=N buffers=N seconds=S optimal=yes|no, in bytes. Exit status: 0 within the capacity, 1 not
+/// found or not valid, 2 bad input.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find offsets.
+    Solve(Solve),
+    /// Check a solution: a CSV with offsets, or a plan (.json).
+    Check {
+        /// The solution.
+        file: PathBuf,
+        /// The capacity in bytes; without it any peak will do.
+        #[arg(long)]
+        capacity: Option<u64>,
+    },
+    /// Print the most bytes that are live at once, a lower bound for every plan.
+    Bound {
+        /// The step.
+        file: PathBuf,
+        /// The step of an event trace; without it the whole trace is one step.
+        #[arg(long)]
+        step: Option<u64>,
+    },
+}
+
+#[derive(Args)]
+struct Solve {
+    /// The step.
+    file: PathBuf,
+    /// Stop at a peak of at most this many bytes; without it the bound is the goal, any peak will do.
+    #[arg(long)]
+    capacity: Option<u64>,
+    /// Look for this long at most, instead of for a fixed amount of work.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Equal seeds give equal plans with one thread and no time limit.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Threads for the search.
+    #[arg(long, default_value_t = NonZeroUsize::MIN)]
+    threads: NonZeroUsize,
+    /// The step of an event trace; without it the whole trace is one step.
+    #[arg(long)]
+    step: Option<u64>,
+    /// Write the plan: as a plan if the name ends in .json, else as minimalloc CSV.
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Solve(arguments) => solve_file(&arguments),
+        Command::Check { file, capacity } => check_file(&file, capacity),
+        Command::Bound { file, step } => bound_file(&file, step),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("arena-plan: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn solve_file(arguments: &Solve) -> Result<ExitCode> {
+    let labelled = read(&arguments.file, arguments.step)?;
+    let mut options = Options::default();
+    if let Some(seconds) = arguments.seconds {
+        let limit = Duration::try_from_secs_f64(seconds).context("--seconds")?;
+        options = Options::within(limit);
+    }
+    options.capacity_bytes = arguments.capacity;
+    options.seed = arguments.seed;
+    options.threads = arguments.threads;
+    let solution = solve(&labelled.instance, &options);
+    let plan = &solution.plan;
+    if let Some(out) = &arguments.out {
+        let file = File::create(out).with_context(|| out.display().to_string())?;
+        let writer = BufWriter::new(file);
+        if is_plan(out) {
+            plan.save(writer).map_err(anyhow::Error::from)
+        } else {
+            minimalloc::write_solution(writer, &labelled, plan.offsets_bytes())
+                .map_err(anyhow::Error::from)
+        }
+        .with_context(|| out.display().to_string())?;
+    }
+    println!(
+        "sum={} requested={} found by {:?}",
+        plan.instance().sum_bytes(),
+        plan.bound().requested_bytes,
+        solution.stage
+    );
+    if solution.proved_bytes > plan.bound().rounded_bytes {
+        println!("proved: no plan is below {}", solution.proved_bytes);
+    }
+    report(plan, solution.elapsed, solution.is_optimal());
+    Ok(within(plan.peak_bytes(), arguments.capacity))
+}
+
+fn check_file(path: &Path, capacity: Option<u64>) -> Result<ExitCode> {
+    let begin = Instant::now();
+    let plan = if is_plan(path) {
+        let file = File::open(path).with_context(|| path.display().to_string())?;
+        Plan::load(file).with_context(|| path.display().to_string())?
+    } else {
+        let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+        let read = formats::text(&bytes).and_then(minimalloc::read_solution);
+        let (labelled, offsets_bytes) = read.map_err(|error| located(path, &error))?;
+        if let Err(violation) = validate(&labelled.instance, &offsets_bytes) {
+            eprintln!("arena-plan: {}: {violation}", path.display());
+            return Ok(ExitCode::from(1));
+        }
+        Plan::new(labelled.instance, offsets_bytes)?
+    };
+    report(&plan, begin.elapsed(), plan.peak_bytes() == plan.bound().rounded_bytes);
+    Ok(within(plan.peak_bytes(), capacity))
+}
+
+fn bound_file(path: &Path, step: Option<u64>) -> Result<ExitCode> {
+    let labelled = read(path, step)?;
+    let begin = Instant::now();
+    let bound = lower_bound(&labelled.instance);
+    println!(
+        "bound={} requested={} sum={} buffers={} seconds={:.6}",
+        bound.rounded_bytes,
+        bound.requested_bytes,
+        labelled.instance.sum_bytes(),
+        labelled.instance.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path, step: Option<u64>) -> Result<Labelled> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    formats::text(&bytes)
+        .and_then(|text| formats::read(text, step))
+        .map_err(|error| located(path, &error))
+}
+
+/// FILE:LINE:COLUMN, which editors and terminals turn into a link.
+fn located(path: &Path, error: &InputError) -> anyhow::Error {
+    let InputError { position, problem } = error;
+    anyhow!("{}:{}:{}: {problem}", path.display(), position.line, position.column)
+}
+
+fn is_plan(path: &Path) -> bool {
+    path.extension().and_then(OsStr::to_str) == Some("json")
+}
+
+fn report(plan: &Plan, elapsed: Duration, optimal: bool) {
+    println!(
+        "peak={} bound={} buffers={} seconds={:.6} optimal={}",
+        plan.peak_bytes(),
+        plan.bound().rounded_bytes,
+        plan.instance().len(),
+        elapsed.as_secs_f64(),
+        if optimal { "yes" } else { "no" }
+    );
+}
+
+fn within(peak_bytes: u64, capacity: Option<u64>) -> ExitCode {
+    let found = capacity.is_none_or(|capacity| peak_bytes <= capacity);
+    ExitCode::from(u8::from(!found))
+}

@@ -1,0 +1,162 @@
+//! Branch and bound: is there a plan within a capacity?
+//!
+//! Each connected group of items is searched for itself, in rounds of short attempts that differ in what
+//! they prefer. An attempt branches on one question: does this item rest where it is now, or not? After a
+//! no it must rest on something that is yet to be placed, which raises a proved lowest offset. Per section
+//! the unplaced items, stacked by rising lowest offset, must end within the capacity.
+
+mod model;
+mod orders;
+mod state;
+mod tree;
+
+use std::cell::OnceCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::packing::Packing;
+use model::Model;
+use orders::{PER_ROUND, Style};
+use tree::{Outcome, Tree};
+
+/// What a search may use.
+pub(crate) struct Budget<'a> {
+    /// Nodes left, over all groups and threads; a node of a large group counts as several.
+    pub(crate) nodes: &'a AtomicU64,
+    /// Asked now and then whether to stop.
+    pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
+    pub(crate) threads: usize,
+    pub(crate) seed: u64,
+}
+
+/// How a round over all groups ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Every group is within the capacity.
+    Found,
+    /// Proved: the capacity is too small.
+    Infeasible,
+    /// Not known.
+    Unknown,
+}
+
+/// The groups of a packing, prepared once for all rounds.
+pub(crate) struct Searcher<'p> {
+    packing: &'p Packing,
+    groups: Vec<Group>,
+}
+
+struct Group {
+    items: Vec<u32>,
+    /// Built when it is first needed.
+    model: OnceCell<Option<Model>>,
+}
+
+impl<'p> Searcher<'p> {
+    pub(crate) fn new(packing: &'p Packing) -> Self {
+        let group = |items| Group { items, model: OnceCell::new() };
+        Self { packing, groups: packing.components().into_iter().map(group).collect() }
+    }
+
+    /// One round: looks for offsets with a peak of at most `capacity`, and improves `offsets` group by
+    /// group; groups that are within the capacity stay as they are.
+    pub(crate) fn round(
+        &self,
+        round: u32,
+        capacity: u64,
+        offsets: &mut [u64],
+        budget: &Budget<'_>,
+    ) -> Answer {
+        let mut answer = Answer::Found;
+        for group in &self.groups {
+            let top = |&item: &u32| offsets[item as usize] + self.packing.items[item as usize].size;
+            if group.items.iter().map(top).max().unwrap_or(0) <= capacity {
+                continue;
+            }
+            let model = group.model.get_or_init(|| Model::new(self.packing, &group.items));
+            let Some(model) = model else {
+                answer = Answer::Unknown;
+                continue;
+            };
+            match search_group(model, round, capacity, budget) {
+                Outcome::Found(found) => {
+                    for (&item, offset) in model.origin.iter().zip(found) {
+                        offsets[item as usize] = offset;
+                    }
+                }
+                Outcome::Infeasible => return Answer::Infeasible,
+                Outcome::Stopped => answer = Answer::Unknown,
+            }
+        }
+        answer
+    }
+
+    /// Whether any group above `capacity` is small enough to be searched.
+    pub(crate) fn can_search(&self) -> bool {
+        self.groups.iter().any(|group| {
+            group.model.get_or_init(|| Model::new(self.packing, &group.items)).is_some()
+        })
+    }
+}
+
+/// Threads take the round's attempts in turn; the first to end decides.
+fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -> Outcome {
+    let next_attempt = AtomicU64::new(0);
+    let decided = AtomicBool::new(false);
+    let outcome = Mutex::new(Outcome::Stopped);
+    let stop = || decided.load(Ordering::Relaxed) || (budget.stop)();
+    let cost = model.node_cost();
+    let work = || {
+        let mut blame = vec![0.0; model.sections];
+        while !stop() {
+            let attempt = next_attempt.fetch_add(1, Ordering::Relaxed);
+            if attempt >= PER_ROUND {
+                return;
+            }
+            let granted = take(budget.nodes, orders::node_limit(model, round).saturating_mul(cost));
+            if granted == 0 {
+                return;
+            }
+            let style = Style::new(model, budget.seed, round, attempt);
+            let mut nodes = granted.div_ceil(cost);
+            let ended = match Tree::new(model, capacity, style, blame) {
+                Some(mut tree) => {
+                    let ended = tree.run(&mut nodes, &stop);
+                    // What went wrong counts for the next attempts, less and less.
+                    blame = tree.into_blame();
+                    blame.iter_mut().for_each(|section| *section /= 2.0);
+                    ended
+                }
+                None => {
+                    blame = vec![0.0; model.sections];
+                    Outcome::Infeasible
+                }
+            };
+            budget.nodes.fetch_add((nodes * cost).min(granted), Ordering::Relaxed);
+            if ended != Outcome::Stopped && !decided.swap(true, Ordering::Relaxed) {
+                *outcome.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+            }
+        }
+    };
+    if budget.threads <= 1 {
+        work();
+    } else {
+        std::thread::scope(|scope| {
+            for _ in 1..budget.threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes up to `wanted` from what is left.
+fn take(left: &AtomicU64, wanted: u64) -> u64 {
+    let before = left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(wanted))
+        })
+        .unwrap_or(0);
+    before.min(wanted)
+}

@@ -1,0 +1,63 @@
+//! The portfolio: what an attempt prefers, and how long it lasts.
+//!
+//! A search that succeeds mostly does so almost without going back, and one that has taken a wrong turn
+//! early seldom recovers. So attempts are short, many and different.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::model::Model;
+
+/// Attempts of equal length; then the next round begins.
+pub(super) const PER_ROUND: u64 = 20;
+
+/// How an attempt chooses where to go on.
+pub(super) struct Style {
+    /// Of items at the same offset the smaller rank is tried first.
+    pub(super) rank: Vec<u32>,
+    /// How much each section matters from the start; blame adds to it.
+    pub(super) importance: Vec<f64>,
+}
+
+/// Nodes for each attempt of a round: twice what placing every item takes, then 3 % more per round.
+pub(super) fn node_limit(model: &Model, round: u32) -> u64 {
+    let nodes = 2 * model.items.len() as u64;
+    (0..round).fold(nodes, |nodes, _| nodes.saturating_add(nodes.div_ceil(33)).min(1 << 40))
+}
+
+impl Style {
+    /// The same for the same seed, round and attempt.
+    #[expect(clippy::cast_precision_loss, reason = "keys only need to be near")]
+    pub(super) fn new(model: &Model, seed: u64, round: u32, attempt: u64) -> Self {
+        let number = u64::from(round) * PER_ROUND + attempt;
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(number);
+        // Half of the attempts keep to a plain order.
+        let noise = if attempt % 4 < 2 { 0.0 } else { random.random_range(0.0..0.6_f64) };
+        let keys: Vec<[f64; 3]> = model
+            .items
+            .iter()
+            .map(|item| {
+                let (width, total) = (item.width() as f64, item.total as f64);
+                let area = width * item.size as f64;
+                let key =
+                    if attempt % 2 == 0 { [total, width, area] } else { [width, area, total] };
+                key.map(|part| part * (1.0 - noise * random.random_range(0.0..1.0_f64)))
+            })
+            .collect();
+        let mut order: Vec<u32> = (0..).take(keys.len()).collect();
+        order.sort_by(|&a, &b| {
+            let (left, right) = (keys[a as usize], keys[b as usize]);
+            right.partial_cmp(&left).unwrap_or(std::cmp::Ordering::Equal)
+        });
+        let mut rank = vec![0; order.len()];
+        for (place, item) in (0..).zip(order) {
+            rank[item as usize] = place;
+        }
+        // From "all sections are alike" to "the fullest first, whatever happens".
+        let scale = 0.5 * 200.0_f64.powf(random.random_range(0.0..1.0));
+        let power: f64 = random.random_range(8.0..24.0);
+        let weigh = |full: f64| 0.3 + scale * full.powf(power);
+        Self { rank, importance: model.fullness().into_iter().map(weigh).collect() }
+    }
+}
