@@ -23,12 +23,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The solver knows nothing of arenas and devices. Everything here is deterministic for a seed, as long
+//! Two functions tie it to an arena: [`trace_of`] reads what an arena recorded, [`slot_table`] turns a plan
+//! into what an arena replays; [`PlannedStep`] does both. The solver itself knows nothing of arenas and
+//! devices. Everything here is deterministic for a seed, as long
 //! as no time limit strikes and one thread searches.
 //!
 //! | module | idea |
 //! |---|---|
 //! | [`Trace`], [`formats`] | where a step comes from: a recorder or a file |
+//! | [`PlannedStep`] | from an arena's record to a plan that it replays |
 //! | [`Instance`], [`Sections`] | what is to be planned, and its compressed time |
 //! | [`lower_bound`] | what no plan can stay below |
 //! | [`solve()`] | the stages, from microseconds to a search |
@@ -44,6 +47,7 @@ mod greedy;
 mod instance;
 mod packing;
 mod plan;
+mod record;
 mod restarts;
 mod search;
 mod sections;
@@ -55,6 +59,7 @@ mod validate;
 pub use bound::{Bound, lower_bound};
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
+pub use record::{PlannedStep, StepError, slot_table, trace_of};
 pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};
 pub use trace::{Trace, TraceError};

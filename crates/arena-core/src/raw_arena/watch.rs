@@ -37,6 +37,9 @@ impl<D: Device> RawArena<D> {
     #[cold]
     #[inline(never)]
     fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
+        if len_and_slot == 0 {
+            return; // An empty buffer has no byte; its offset may be another's.
+        }
         self.drop_slot(slot_of(len_and_slot));
         self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
     }

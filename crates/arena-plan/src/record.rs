@@ -1,0 +1,130 @@
+//! From an arena's record of a step to a plan that the arena replays.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use arena_scope::{Alignment, Event, EventLog, PlannedSlot, SlotTable, SlotTableError};
+use thiserror::Error;
+
+use crate::bound::{Bound, lower_bound};
+use crate::instance::{Instance, InstanceError};
+use crate::plan::Plan;
+use crate::solve::{Options, solve};
+use crate::trace::Trace;
+
+/// The step that an arena recorded. A buffer dies when its handle is dropped, at the latest when its
+/// scope closes; empty requests leave no trace, for they need no byte.
+#[must_use]
+pub fn trace_of(log: &EventLog) -> Trace {
+    let mut trace = Trace::new();
+    // Who lies at an offset now, and who was born in each open scope. The root's own opening may be
+    // missing from the log.
+    let mut at: HashMap<u64, usize> = HashMap::new();
+    let mut scopes: Vec<Vec<u64>> = vec![Vec::new()];
+    for event in log.events() {
+        match *event {
+            Event::Alloc { bytes: 0, .. } => {}
+            Event::Alloc { offset_bytes, bytes, alignment } => {
+                at.insert(offset_bytes, trace.alloc(bytes, alignment.bytes()));
+                if let Some(scope) = scopes.last_mut() {
+                    scope.push(offset_bytes);
+                }
+            }
+            Event::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
+            Event::Open => scopes.push(Vec::new()),
+            Event::Close => {
+                for offset_bytes in scopes.pop().into_iter().flatten() {
+                    free(&mut trace, &mut at, offset_bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+    trace
+}
+
+fn free(trace: &mut Trace, at: &mut HashMap<u64, usize>, offset_bytes: u64) {
+    if let Some(buffer) = at.remove(&offset_bytes) {
+        // It was alive, for it was in the map.
+        let freed = trace.free(buffer);
+        debug_assert_eq!(freed, Ok(()));
+    }
+}
+
+/// The slots of a plan, for an arena to replay.
+///
+/// # Errors
+///
+/// [`SlotTableError`] for more slots than an arena can follow, or an alignment that no region has.
+pub fn slot_table(plan: &Plan) -> Result<SlotTable, SlotTableError> {
+    let buffers = plan.instance().buffers().iter().zip(plan.offsets_bytes());
+    let slots: Vec<PlannedSlot> = buffers
+        .filter(|(buffer, _)| buffer.size_bytes > 0)
+        .map(|(buffer, &offset_bytes)| PlannedSlot {
+            offset_bytes,
+            bytes: buffer.size_bytes,
+            // An instance's alignments are powers of two; one above the largest that a region may
+            // have makes the offset misaligned or the table too big, which is then said.
+            alignment: Alignment::new(buffer.alignment_bytes).unwrap_or(Alignment::MAX),
+        })
+        .collect();
+    SlotTable::new(&slots)
+}
+
+/// A recorded step and its plan.
+#[derive(Debug, Clone)]
+pub struct PlannedStep {
+    /// The plan.
+    pub plan: Plan,
+    /// Bytes of all its buffers together, each rounded up to its alignment: what the bump needs.
+    pub sum_bytes: u64,
+    /// Bytes that are live at once at most: what no plan can stay below.
+    pub bound: Bound,
+    /// How long solving took; zero for a plan that was loaded.
+    pub elapsed: Duration,
+}
+
+/// Why a step cannot be planned.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The record is no instance.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// The plan is none that an arena can follow.
+    #[error(transparent)]
+    Slots(#[from] SlotTableError),
+}
+
+impl PlannedStep {
+    /// Plans what an arena recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError::Instance`] for sizes that add up beyond what the solver calculates with.
+    pub fn solve(log: &EventLog, options: &Options) -> Result<Self, StepError> {
+        let instance = trace_of(log).instance()?;
+        let solution = solve(&instance, options);
+        Ok(Self::of(instance, solution.plan, solution.elapsed))
+    }
+
+    /// What was recorded, and a plan that was made for it before.
+    #[must_use]
+    pub fn loaded(instance: Instance, plan: Plan) -> Self {
+        Self::of(instance, plan, Duration::ZERO)
+    }
+
+    fn of(instance: Instance, plan: Plan, elapsed: Duration) -> Self {
+        let (sum_bytes, bound) = (instance.sum_bytes(), lower_bound(&instance));
+        Self { plan, sum_bytes, bound, elapsed }
+    }
+
+    /// The slots for an arena.
+    ///
+    /// # Errors
+    ///
+    /// As for [`slot_table`].
+    pub fn slots(&self) -> Result<SlotTable, StepError> {
+        Ok(slot_table(&self.plan)?)
+    }
+}
