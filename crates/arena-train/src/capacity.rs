@@ -1,5 +1,6 @@
 //! How large the arena must be: the run itself, on a device without memory.
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use arena_scope::{ByteSize, Probe};
@@ -7,41 +8,80 @@ use arena_scope::{ByteSize, Probe};
 use crate::backend::{Backend, ProbeBackend};
 use crate::data::Mnist;
 use crate::error::TrainError;
+use crate::planning::{self, Plans};
 use crate::training::{Per, RunConfig, Trainer};
 
 /// What a run asks of memory, learnt without any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Demand {
     /// The smallest capacity that serves the run.
     pub capacity_bytes: u64,
     /// What of it the parameters, gradients and optimizer state take.
     pub persistent_bytes: u64,
+    /// Plans for its steps, whether or not it follows them.
+    pub plans: Plans,
+}
+
+/// Whether steps bump or follow a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Each buffer lies above the one before: the sum of a step's buffers.
+    Bump,
+    /// Buffers lie where a plan says: what is live at once.
+    Planned,
 }
 
 /// What a run asks of memory: its first epoch, with the short last batch, and an evaluation, for
-/// their shapes alone. Later epochs ask for the same.
+/// their shapes alone. Later epochs ask for the same. `saved_plan` is a file to take the plan of
+/// training steps from, or to write it to.
 ///
 /// # Errors
 ///
-/// When the kernels do not serve a shape.
-pub fn demand<B: Backend>(
+/// When the kernels do not serve a shape, or the plan's file is of no use.
+pub fn demand<B: Backend + Clone>(
     device: &B::Device,
     backend: B,
     config: &RunConfig,
     data: &Mnist,
+    placement: Placement,
+    saved_plan: Option<&Path>,
 ) -> Result<Demand, TrainError> {
     let config = RunConfig { epochs: config.epochs.min(1), ..config.clone() };
-    // Any capacity will do on a device without memory: a 61-bit one leaves room for the address.
-    let capacity = ByteSize::bytes_exact(1 << 61);
-    let mut trainer =
-        Trainer::new(Probe::like(device), ProbeBackend::of(backend), config, capacity)?;
-    trainer.train(&data.train, &AtomicBool::new(false), |_| ())?;
-    trainer.evaluate(&data.test)?;
-    let arena = trainer.arena();
+    let bumped = on_probe(device, backend.clone(), &config, data, &Plans::default())?;
+    let mut plans = planning::solve(bumped.arena(), &config)?;
+    if let Some(path) = saved_plan {
+        planning::load_or_save(&mut plans, path)?;
+    }
+    let probed = match placement {
+        Placement::Bump => bumped,
+        Placement::Planned => on_probe(device, backend, &config, data, &plans)?,
+    };
+    let arena = probed.arena();
     Ok(Demand {
         capacity_bytes: arena.smallest_capacity_bytes(),
         persistent_bytes: arena.stats().mark_bytes,
+        plans,
     })
+}
+
+type ProbeTrainer<B> = Trainer<ProbeBackend<B>>;
+
+/// The run on a device without memory.
+fn on_probe<B: Backend>(
+    device: &B::Device,
+    backend: B,
+    config: &RunConfig,
+    data: &Mnist,
+    plans: &Plans,
+) -> Result<ProbeTrainer<B>, TrainError> {
+    // Any capacity will do: a 61-bit one leaves room for the address.
+    let capacity = ByteSize::bytes_exact(1 << 61);
+    let mut trainer =
+        Trainer::new(Probe::like(device), ProbeBackend::of(backend), config.clone(), capacity)?;
+    trainer.install(plans)?;
+    trainer.train(&data.train, &AtomicBool::new(false), |_| ())?;
+    trainer.evaluate(&data.test)?;
+    Ok(trainer)
 }
 
 /// The capacity to build the arena with: what is asked for if that is given, or just what the run
@@ -52,7 +92,7 @@ pub fn demand<B: Backend>(
 /// [`TrainError::CapacityTooSmall`] when `wanted` is less than the run needs, before anything is
 /// computed.
 pub fn choose(
-    demand: Demand,
+    demand: &Demand,
     wanted: Option<ByteSize>,
     config: &RunConfig,
 ) -> Result<ByteSize, TrainError> {

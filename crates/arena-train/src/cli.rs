@@ -7,6 +7,7 @@ use arena_scope::{ByteSize, Reset};
 use clap::{Parser, ValueEnum};
 
 use crate::backend::host::{AdamConfig, SgdConfig};
+use crate::capacity::Placement;
 use crate::optimizer::Optimizer;
 use crate::training::{Per, RunConfig};
 
@@ -26,6 +27,12 @@ pub struct Arguments {
     /// What a scope spans
     #[arg(long, value_enum, default_value_t = PerName::Minibatch)]
     pub per: PerName,
+    /// Where a step's buffers lie: one above the other, or as planned from a recording on the probe
+    #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
+    pub placement: PlacementName,
+    /// Take the plan of training steps from this file, or write it there if there is none
+    #[arg(long)]
+    pub plan: Option<PathBuf>,
     /// What closing scopes do with their bytes
     #[arg(long, value_enum, default_value_t = ResetName::Keep)]
     pub reset: ResetName,
@@ -82,6 +89,15 @@ pub enum PerName {
     Epoch,
 }
 
+/// `--placement`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlacementName {
+    /// One above the other: the sum of a step's buffers
+    Bump,
+    /// As planned: what is live at once
+    Planned,
+}
+
 /// `--reset`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ResetName {
@@ -130,6 +146,15 @@ impl Arguments {
             optimizer,
             seed: self.seed,
             steps: self.steps,
+        }
+    }
+
+    /// Whether steps follow a plan.
+    #[must_use]
+    pub const fn placement(&self) -> Placement {
+        match self.placement {
+            PlacementName::Bump => Placement::Bump,
+            PlacementName::Planned => Placement::Planned,
         }
     }
 

@@ -17,6 +17,7 @@ pub mod library_mark;
 pub mod model;
 pub mod optimizer;
 pub mod parameter;
+pub mod planning;
 pub mod progress;
 pub mod summary;
 pub mod training;

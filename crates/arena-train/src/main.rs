@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use arena_scope::{ByteSize, Host, Reset};
 use arena_train::backend::HostBackend;
+use arena_train::capacity::Placement;
 use arena_train::cli::{Arguments, DeviceName};
 use arena_train::data::Mnist;
 use arena_train::heap::CountingAllocator;
 use arena_train::progress::Progress;
-use arena_train::summary::Summary;
-use arena_train::training::{Per, Trainer};
+use arena_train::summary::{Step, Summary};
+use arena_train::training::{Per, TRAIN, Trainer};
 use arena_train::{capacity, checkpoint};
 use clap::Parser;
 
@@ -54,7 +55,9 @@ fn train(
 ) -> Result<ExitCode> {
     let config = arguments.config();
     let (device, backend) = (Host::new(), HostBackend::new(threads));
-    let demand = capacity::demand(&device, backend, &config, data)?;
+    let placement = arguments.placement();
+    let saved = arguments.plan.as_deref();
+    let demand = capacity::demand(&device, backend, &config, data, placement, saved)?;
     let needed = ByteSize::bytes_exact(demand.capacity_bytes);
     if arguments.device == DeviceName::Probe {
         let persistent = ByteSize::bytes_exact(demand.persistent_bytes);
@@ -68,8 +71,11 @@ fn train(
     if config.reset == Reset::Poison {
         eprintln!("poison is active: released memory is filled with NaN");
     }
-    let capacity = capacity::choose(demand, arguments.capacity, &config)?;
+    let capacity = capacity::choose(&demand, arguments.capacity, &config)?;
     let mut trainer = Trainer::new(device, backend, config, capacity)?;
+    if placement == Placement::Planned {
+        trainer.install(&demand.plans)?;
+    }
     if let Some(path) = &arguments.resume {
         checkpoint::resume(&mut trainer, path)?;
     }
@@ -82,7 +88,8 @@ fn train(
     }
     let evaluation = trainer.evaluate(&data.test)?;
     let observed = trainer.steady_state().context("the arena is observed")?;
-    let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed);
+    let step = Step::new(demand.plans.train.as_ref(), trainer.arena().plan_deviations(TRAIN));
+    let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed, step);
     print!("{summary}");
     if let Some(path) = &arguments.json {
         let json = serde_json::to_string_pretty(&summary)?;

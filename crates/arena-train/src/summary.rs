@@ -2,10 +2,46 @@
 
 use std::fmt;
 
-use arena_scope::{ByteSize, Stats, SteadyState};
+use arena_plan::PlannedStep;
+use arena_scope::{ByteSize, Deviations, Stats, SteadyState};
 use serde::Serialize;
 
 use crate::training::{Evaluation, Trained};
+
+/// What a training step's buffers need. All sizes are bytes.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Step {
+    /// All buffers of a step together, each rounded up to its alignment: what the bump needs. Null
+    /// when no step was recorded.
+    pub step_sum_bytes: Option<u64>,
+    /// What is live at once at most, rounded up likewise: what no plan can stay below.
+    pub live_peak_bytes: Option<u64>,
+    /// What is live at once at most, unrounded.
+    pub live_requested_bytes: Option<u64>,
+    /// The plan's peak; null where steps bump.
+    pub planned_peak_bytes: Option<u64>,
+    /// Seconds that solving took; null where steps bump.
+    pub plan_seconds: Option<f64>,
+    /// Requests that were not as planned, smaller ones left out: those keep their address. Null where
+    /// steps bump.
+    pub deviations: Option<u64>,
+}
+
+impl Step {
+    /// The figures of a planned step, and of how a run followed it, if it did.
+    #[must_use]
+    pub fn new(planned: Option<&PlannedStep>, deviations: Option<Deviations>) -> Self {
+        let followed = planned.filter(|_| deviations.is_some());
+        Self {
+            step_sum_bytes: planned.map(|step| step.sum_bytes),
+            live_peak_bytes: planned.map(|step| step.bound.rounded_bytes),
+            live_requested_bytes: planned.map(|step| step.bound.requested_bytes),
+            planned_peak_bytes: followed.map(|step| step.plan.peak_bytes()),
+            plan_seconds: followed.map(|step| step.elapsed.as_secs_f64()),
+            deviations: deviations.map(|deviations| deviations.total()),
+        }
+    }
+}
 
 /// The summary of a run. All sizes are bytes.
 #[derive(Debug, Clone, Serialize)]
@@ -38,6 +74,9 @@ pub struct Summary {
     pub signature_stable: bool,
     /// Root scopes after which the cursor was not back at the mark.
     pub scopes_off_the_mark: u64,
+    /// What a training step's buffers need.
+    #[serde(flatten)]
+    pub step: Step,
     #[serde(skip)]
     observed: SteadyState,
     #[serde(skip)]
@@ -55,6 +94,7 @@ impl Summary {
         evaluation: Evaluation,
         stats: Stats,
         observed: SteadyState,
+        step: Step,
     ) -> Self {
         let seconds = trained.elapsed.as_secs_f64();
         let images = trained.images as f64;
@@ -73,6 +113,7 @@ impl Summary {
             library_allocations_per_step: trained.library_allocations_per_step,
             signature_stable: observed.is_stable(),
             scopes_off_the_mark: trained.off_the_mark,
+            step,
             observed,
             evaluation,
             interrupted: trained.interrupted,
@@ -100,6 +141,19 @@ impl fmt::Display for Summary {
         line(f, "capacity", format_args!("{}", size(self.capacity_bytes)))?;
         line(f, "persistent", format_args!("{}", size(self.persistent_bytes)))?;
         line(f, "peak transient", format_args!("{}", size(self.peak_transient_bytes)))?;
+        if let (Some(sum), Some(live)) = (self.step.step_sum_bytes, self.step.live_peak_bytes) {
+            let (sum, live) = (size(sum), size(live));
+            line(f, "a step's buffers", format_args!("{sum} in all, {live} live at once"))?;
+        }
+        if let (Some(peak), Some(seconds), Some(deviations)) =
+            (self.step.planned_peak_bytes, self.step.plan_seconds, self.step.deviations)
+        {
+            let peak = size(peak);
+            let milliseconds = 1e3 * seconds;
+            let told =
+                format_args!("{peak}, {milliseconds:.2} ms to solve, {deviations} deviations");
+            line(f, "plan", told)?;
+        }
         if self.kept_bytes > 0 {
             line(f, "kept", format_args!("{}", size(self.kept_bytes)))?;
         }

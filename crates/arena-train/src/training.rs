@@ -13,6 +13,13 @@ use crate::error::TrainError;
 use crate::heap;
 use crate::model::{Cnn, IMAGE_LEN};
 use crate::optimizer::Optimizer;
+use crate::planning::Plans;
+
+/// The key of a training step, to be completed by its number of images.
+pub const TRAIN: ScopeOptions = ScopeOptions::named("train");
+
+/// The key of a step of an evaluation, to be completed by its number of images.
+pub const EVALUATE: ScopeOptions = ScopeOptions::named("evaluate");
 
 /// What a scope spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +152,20 @@ impl<B: Backend> Trainer<B> {
         Ok(Self { config, arena, model, step: 0 })
     }
 
+    /// Lets the steps of each key follow a plan.
+    ///
+    /// # Errors
+    ///
+    /// When a plan does not fit above the mark.
+    pub fn install(&mut self, plans: &Plans) -> Result<(), TrainError> {
+        for (key, step) in [(TRAIN, &plans.train), (EVALUATE, &plans.evaluate)] {
+            if let Some(step) = step {
+                self.arena.install_plan(key, step.slots()?)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The arena.
     #[must_use]
     pub const fn arena(&self) -> &Arena<B::Device> {
@@ -252,7 +273,7 @@ impl<B: Backend> Trainer<B> {
     fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
         let Self { config, arena, model, step } = self;
         // The short last batch of an epoch is a kind of step of its own.
-        let options = ScopeOptions::named("train").variant(indices.len() as u64);
+        let options = TRAIN.variant(indices.len() as u64);
         let loss = arena
             .scope_with(options, |scope| train_step(scope, model, config, data, indices, *step))?;
         *step += 1;
@@ -289,7 +310,7 @@ impl<B: Backend> Trainer<B> {
         let all: Vec<u32> = (0..).take(data.len()).collect();
         let mut hits = 0;
         for indices in all.chunks(config.batch) {
-            let options = ScopeOptions::named("evaluate").variant(indices.len() as u64);
+            let options = EVALUATE.variant(indices.len() as u64);
             hits += arena.scope_with(options, |scope| {
                 let (images, labels) = load(scope, model, data, indices)?;
                 let loss = model.evaluate(scope, images.view(), labels.view())?;

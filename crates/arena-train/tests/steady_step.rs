@@ -8,11 +8,12 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Host, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::AdamConfig;
+use arena_train::capacity::{self, Placement};
 use arena_train::data::Mnist;
+use arena_train::heap;
 use arena_train::heap::{CountingAllocator, own_allocations};
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trainer};
-use arena_train::{capacity, heap};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -33,9 +34,12 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
     };
     common::in_pool(|| {
         let backend = HostBackend::new(2);
-        let demand = capacity::demand(&Host::new(), backend, &config, &data).unwrap();
-        let capacity = capacity::choose(demand, None, &config).unwrap();
+        let placement = Placement::Planned;
+        let demand =
+            capacity::demand(&Host::new(), backend, &config, &data, placement, None).unwrap();
+        let capacity = capacity::choose(&demand, None, &config).unwrap();
         let mut trainer = Trainer::new(Host::new(), backend, config.clone(), capacity).unwrap();
+        trainer.install(&demand.plans).unwrap();
         let before = own_allocations();
         let stop = AtomicBool::new(false);
         trainer.train(&data.train, &stop, |_| ()).unwrap();

@@ -10,12 +10,13 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Arena, ByteSize, Host, Reset, Scope, ScopeOptions, Transient};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, HostBackend};
+use arena_train::capacity::{self, Demand, Placement};
+use arena_train::checkpoint;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{Per, RunConfig, Trained, Trainer};
-use arena_train::{capacity, checkpoint};
+use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
 use common::in_pool;
 use rstest::rstest;
 
@@ -50,13 +51,29 @@ fn config(batch: usize) -> RunConfig {
     }
 }
 
-fn needed(config: &RunConfig) -> capacity::Demand {
-    capacity::demand(&Host::new(), HostBackend::new(THREADS), config, &DATA).unwrap()
+fn needed(config: &RunConfig) -> Demand {
+    needed_with(config, Placement::Bump)
+}
+
+fn needed_with(config: &RunConfig, placement: Placement) -> Demand {
+    let backend = HostBackend::new(THREADS);
+    capacity::demand(&Host::new(), backend, config, &DATA, placement, None).unwrap()
 }
 
 fn trainer(config: RunConfig) -> Trainer<HostBackend> {
-    let capacity = capacity::choose(needed(&config), None, &config).unwrap();
-    Trainer::new(Host::new(), HostBackend::new(THREADS), config, capacity).unwrap()
+    trainer_with(config, Placement::Bump)
+}
+
+/// A trainer with just the capacity that its run needs.
+fn trainer_with(config: RunConfig, placement: Placement) -> Trainer<HostBackend> {
+    let demand = needed_with(&config, placement);
+    let capacity = capacity::choose(&demand, None, &config).unwrap();
+    let mut trainer =
+        Trainer::new(Host::new(), HostBackend::new(THREADS), config, capacity).unwrap();
+    if placement == Placement::Planned {
+        trainer.install(&demand.plans).unwrap();
+    }
+    trainer
 }
 
 fn train(trainer: &mut Trainer<HostBackend>) -> (Vec<u32>, Trained) {
@@ -89,7 +106,7 @@ fn the_probe_tells_the_real_peak_to_the_byte(#[values(1, 37, 64, 128)] batch: us
         assert_eq!((stats.used_bytes, stats.kept_bytes), (stats.mark_bytes, 0));
 
         let one_less = ByteSize::bytes_exact(needed.capacity_bytes - 1);
-        let refused = capacity::choose(needed, Some(one_less), &config).unwrap_err();
+        let refused = capacity::choose(&needed, Some(one_less), &config).unwrap_err();
         assert!(matches!(refused, TrainError::CapacityTooSmall { .. }));
         assert!(refused.to_string().contains("1 more; or take a smaller batch"), "{refused}");
     });
@@ -289,7 +306,7 @@ fn a_scope_per_epoch_needs_the_sum_of_its_steps_and_gives_the_same_numbers() {
     in_pool(|| {
         let minibatch = RunConfig { steps: Some(5), ..config(64) };
         let epoch = RunConfig { per: Per::Epoch, ..minibatch.clone() };
-        let transient = |demand: capacity::Demand| demand.capacity_bytes - demand.persistent_bytes;
+        let transient = |demand: Demand| demand.capacity_bytes - demand.persistent_bytes;
         let (one_step, whole_epoch) = (transient(needed(&minibatch)), transient(needed(&epoch)));
         assert!(whole_epoch > 4 * one_step, "{whole_epoch} bytes for 5 steps of {one_step}");
 
@@ -299,7 +316,67 @@ fn a_scope_per_epoch_needs_the_sum_of_its_steps_and_gives_the_same_numbers() {
         assert_eq!(b.arena().stats().peak_bytes, needed(&epoch).capacity_bytes);
 
         let too_small = Some(ByteSize::bytes_exact(needed(&config(64)).capacity_bytes));
-        let refused = capacity::choose(needed(&epoch), too_small, &epoch).unwrap_err();
+        let refused = capacity::choose(&needed(&epoch), too_small, &epoch).unwrap_err();
         assert!(refused.to_string().contains("take a scope per minibatch"), "{refused}");
+    });
+}
+
+#[rstest]
+fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once(
+    #[values(37, 64)] batch: usize,
+) {
+    in_pool(|| {
+        let config = config(batch);
+        let run = |placement| {
+            let mut trainer = trainer_with(config.clone(), placement);
+            let (losses, _) = train(&mut trainer);
+            let evaluation = trainer.evaluate(&DATA.test).unwrap();
+            let outcome = (losses, bits(trainer.model()), evaluation);
+            (outcome, trainer.arena().stats(), trainer)
+        };
+        let (bumped, bump_stats, _) = run(Placement::Bump);
+        let (planned, plan_stats, trainer) = run(Placement::Planned);
+        assert_eq!(planned, bumped);
+        assert_eq!(plan_stats.peak_bytes, plan_stats.capacity_bytes, "no byte too many");
+        let (plan_peak, bump_peak) =
+            (plan_stats.peak_transient_bytes(), bump_stats.peak_transient_bytes());
+        assert!(plan_peak * 10 <= bump_peak * 6, "{plan_peak} of {bump_peak}");
+
+        let demand = needed_with(&config, Placement::Planned);
+        let step = demand.plans.train.as_ref().unwrap();
+        assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
+        for key in [TRAIN, EVALUATE] {
+            // The short last batch keeps the plan: its requests are smaller.
+            let deviations = trainer.arena().plan_deviations(key).unwrap();
+            assert_eq!((deviations.total(), deviations.unfreed), (0, 0), "{deviations}");
+            assert!(deviations.smaller > 0);
+        }
+        trainer.steady_state().unwrap().check().unwrap();
+
+        let one_less = ByteSize::bytes_exact(demand.capacity_bytes - 1);
+        assert!(capacity::choose(&demand, Some(one_less), &config).is_err());
+        let backend = HostBackend::new(THREADS);
+        let mut short = Trainer::new(Host::new(), backend, config.clone(), one_less).unwrap();
+        assert!(short.install(&demand.plans).is_err(), "one byte less does not serve");
+    });
+}
+
+#[test]
+fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
+    in_pool(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.plan");
+        let demand = |config: &RunConfig| {
+            let backend = HostBackend::new(THREADS);
+            let placement = Placement::Planned;
+            capacity::demand(&Host::new(), backend, config, &DATA, placement, Some(&path))
+        };
+        let solved = demand(&config(64)).unwrap();
+        let loaded = demand(&config(64)).unwrap();
+        assert_eq!(loaded.capacity_bytes, solved.capacity_bytes);
+        let plan = |demand: Demand| demand.plans.train.unwrap().plan;
+        assert_eq!(plan(loaded), plan(solved));
+        let error = demand(&config(37)).unwrap_err().to_string();
+        assert!(error.contains("train.plan") && error.contains("another program"), "{error}");
     });
 }

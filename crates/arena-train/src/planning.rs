@@ -1,0 +1,62 @@
+//! Plans for the run's steps: recorded on a probe, solved before anything runs.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use arena_plan::{Options, Plan, PlannedStep};
+use arena_scope::{Arena, Device, ScopeOptions};
+
+use crate::error::TrainError;
+use crate::training::{EVALUATE, RunConfig, TRAIN};
+
+/// The plans of a run; `None` for a kind of step that it does not make.
+#[derive(Debug, Clone, Default)]
+pub struct Plans {
+    /// For training steps; the short last batch of an epoch follows it too.
+    pub train: Option<PlannedStep>,
+    /// For steps of an evaluation.
+    pub evaluate: Option<PlannedStep>,
+}
+
+/// Plans what an arena recorded of the largest steps of each kind.
+///
+/// # Errors
+///
+/// When a record is no instance that can be planned.
+pub fn solve<D: Device>(arena: &Arena<D>, config: &RunConfig) -> Result<Plans, TrainError> {
+    Ok(Plans { train: largest(arena, config, TRAIN)?, evaluate: largest(arena, config, EVALUATE)? })
+}
+
+/// The plan for whole batches, or for the short one where the dataset is smaller than a batch.
+fn largest<D: Device>(
+    arena: &Arena<D>,
+    config: &RunConfig,
+    key: ScopeOptions,
+) -> Result<Option<PlannedStep>, TrainError> {
+    let mut images = (1..=config.batch as u64).rev();
+    let recorded = images.find_map(|images| arena.recorded(key.variant(images)));
+    Ok(recorded.map(|log| PlannedStep::solve(&log, &Options::default())).transpose()?)
+}
+
+/// Puts a saved plan for training steps in the place of the solved one, or saves that if there is no
+/// such file yet.
+///
+/// # Errors
+///
+/// [`TrainError::Plan`] when the file cannot be read or written, or its plan is for another program
+/// or alignment.
+pub fn load_or_save(plans: &mut Plans, path: &Path) -> Result<(), TrainError> {
+    let failed = |reason: String| TrainError::Plan { path: path.to_owned(), reason };
+    let Some(train) = &mut plans.train else { return Ok(()) };
+    if path.exists() {
+        let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+        let plan = Plan::load(BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
+        let instance = train.plan.instance().clone();
+        plan.check_for(&instance).map_err(|error| failed(error.to_string()))?;
+        *train = PlannedStep::loaded(instance, plan);
+        return Ok(());
+    }
+    let file = File::create(path).map_err(|error| failed(error.to_string()))?;
+    train.plan.save(file).map_err(|error| failed(error.to_string()))
+}
