@@ -1,5 +1,6 @@
 //! The arena without scopes: persistent buffers at the bottom, a bump pointer above the mark.
 
+mod filled;
 mod plan;
 mod watch;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::buffer::{MAX_ELEMENTS, NO_SLOT, Persistent, Transient, View, ViewMut};
+use crate::buffer::{MAX_ELEMENTS, NO_SLOT, Persistent, Transient};
 use crate::bytes::{Alignment, ByteSize, MAX_BYTES, bytes_of};
 use crate::demand::Demand;
 use crate::device::{Device, Host, Probe};
@@ -145,72 +146,6 @@ impl<D: Device> RawArena<D> {
         Ok(unsafe { Persistent::new(address, len, region, kept.then_some(span)) })
     }
 
-    /// A persistent buffer that holds `values`, at the default alignment.
-    ///
-    /// # Errors
-    ///
-    /// As for [`persistent`](Self::persistent), or the device's refusal of the copy. Nothing is
-    /// changed then.
-    pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
-        self.persistent_from_aligned(values, Alignment::DEFAULT)
-    }
-
-    /// A persistent buffer that holds `values`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`persistent_from`](Self::persistent_from).
-    pub fn persistent_from_aligned<T: Pod>(
-        &self,
-        values: &[T],
-        alignment: Alignment,
-    ) -> Result<Persistent<T, D>, Error> {
-        self.persistent_filled(values.len(), alignment, |mut buffer| buffer.write(values))
-    }
-
-    /// A persistent buffer of zero bytes.
-    ///
-    /// # Errors
-    ///
-    /// As for [`persistent_from`](Self::persistent_from).
-    pub fn persistent_zeroed<T: Pod>(
-        &self,
-        len: usize,
-        alignment: Alignment,
-    ) -> Result<Persistent<T, D>, Error> {
-        self.persistent_filled(len, alignment, |mut buffer| buffer.zero())
-    }
-
-    /// A persistent copy of a view, made on the device.
-    ///
-    /// # Errors
-    ///
-    /// As for [`persistent_from`](Self::persistent_from).
-    pub fn persistent_copy<T: Pod>(
-        &self,
-        view: View<'_, T, D>,
-        alignment: Alignment,
-    ) -> Result<Persistent<T, D>, Error> {
-        self.persistent_filled(view.len(), alignment, |mut buffer| buffer.copy_from(view))
-    }
-
-    /// `fill` makes no request of its own.
-    fn persistent_filled<T: Pod>(
-        &self,
-        len: usize,
-        alignment: Alignment,
-        fill: impl FnOnce(ViewMut<'_, T, D>) -> Result<(), Error>,
-    ) -> Result<Persistent<T, D>, Error> {
-        let before = self.checkpoint();
-        let mut buffer = self.persistent(len, alignment)?;
-        let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
-        match buffer.into_kept_span() {
-            Some(span) => self.give_back_kept(span),
-            None => self.zones.take_back(before.cursor_bytes),
-        }
-        Err(error)
-    }
-
     /// A transient buffer of `len` elements with unspecified but initialised contents.
     ///
     /// # Errors
@@ -271,53 +206,6 @@ impl<D: Device> RawArena<D> {
         // whoever lets it go back answers for the buffers above; a plan gives a byte again only after
         // the buffer that had it was dropped, or its scope closed.
         Ok(unsafe { Transient::new(address, len, self, slot) })
-    }
-
-    /// [`transient`](Self::transient), filled with zero bytes in stream order.
-    ///
-    /// # Errors
-    ///
-    /// As for [`persistent_from`](Self::persistent_from).
-    pub fn transient_zeroed<T: Pod>(
-        &self,
-        len: usize,
-        alignment: Alignment,
-    ) -> Result<Transient<'_, T, D>, Error> {
-        self.transient_filled(len, alignment, |mut buffer| buffer.zero())
-    }
-
-    /// A transient buffer that holds `values`, copied in stream order.
-    ///
-    /// # Errors
-    ///
-    /// As for [`persistent_from`](Self::persistent_from).
-    pub fn transient_from<T: Pod>(
-        &self,
-        values: &[T],
-        alignment: Alignment,
-    ) -> Result<Transient<'_, T, D>, Error> {
-        self.transient_filled(values.len(), alignment, |mut buffer| buffer.write(values))
-    }
-
-    /// `fill` makes no request of its own.
-    fn transient_filled<T: Pod>(
-        &self,
-        len: usize,
-        alignment: Alignment,
-        fill: impl FnOnce(ViewMut<'_, T, D>) -> Result<(), Error>,
-    ) -> Result<Transient<'_, T, D>, Error> {
-        let before = self.checkpoint();
-        let mut buffer = self.transient(len, alignment)?;
-        let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
-        if buffer.has_slot() {
-            return Err(error); // Its drop gives the slot back.
-        }
-        std::mem::forget(buffer); // Its drop would be logged, and it never was.
-        self.zones.take_back(before.cursor_bytes);
-        if let Some(log) = self.log.borrow_mut().as_mut() {
-            log.pop();
-        }
-        Err(error)
     }
 
     /// An offset for a request, and its slot where a plan gave it.
@@ -495,6 +383,7 @@ mod tests {
     use static_assertions::{assert_impl_all, assert_not_impl_any, const_assert};
 
     use super::*;
+    use crate::buffer::{View, ViewMut};
 
     assert_impl_all!(RawArena<Host>: Send);
     assert_not_impl_any!(RawArena<Host>: Sync);
