@@ -227,8 +227,11 @@ impl<'a> Portfolio<'a> {
             if self.options.capacity_bytes.is_some() || self.done() {
                 return;
             }
+            if answer == Answer::Found {
+                return;
+            }
             let middle = aim + (self.peak - aim).div_ceil(2);
-            if answer == Answer::Found || middle == aim {
+            if middle == self.peak {
                 return;
             }
             aim = middle;
