@@ -38,7 +38,7 @@ impl Guillotine {
         let mut failures = 0;
         while pieces.len() < self.buffers {
             assert!(failures < 100_000, "{} buffers are too many to cut", self.buffers);
-            let total: u64 = pieces.iter().map(|piece| weight(piece)).sum();
+            let total: u64 = pieces.iter().map(weight).sum();
             let mut at = random.random_range(0..total);
             let chosen = pieces.iter().position(|piece| {
                 let here = at < weight(piece);

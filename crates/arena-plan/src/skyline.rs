@@ -252,16 +252,13 @@ pub(crate) fn order_by<K: PartialOrd + Copy>(
     packing: &Packing,
     key: impl Fn(usize) -> K,
 ) -> Vec<u32> {
-    let keys: Vec<K> = (0..packing.items.len()).map(key).collect();
-    let mut order: Vec<u32> = (0..).take(keys.len()).collect();
-    order.sort_by(|&a, &b| {
-        let (left, right) = (&packing.items[a as usize], &packing.items[b as usize]);
-        keys[b as usize]
-            .partial_cmp(&keys[a as usize])
-            .unwrap_or(std::cmp::Ordering::Equal)
-            .then(right.width().cmp(&left.width()))
-            .then(left.first.cmp(&right.first))
-            .then(a.cmp(&b))
+    let mut keyed: Vec<(K, u32)> =
+        (0..).zip(&packing.items).map(|(i, _)| (key(i as usize), i)).collect();
+    keyed.sort_unstable_by(|&(left_key, a), &(right_key, b)| {
+        right_key.partial_cmp(&left_key).unwrap_or(std::cmp::Ordering::Equal).then_with(|| {
+            let (left, right) = (&packing.items[a as usize], &packing.items[b as usize]);
+            (right.width(), left.first, a).cmp(&(left.width(), right.first, b))
+        })
     });
-    order
+    keyed.into_iter().map(|(_, item)| item).collect()
 }

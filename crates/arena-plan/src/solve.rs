@@ -130,7 +130,7 @@ impl<'a> Portfolio<'a> {
     /// Greedy is quadratic: above this many buffers only the first order is tried, and only if needed.
     const GREEDY_BUFFERS: usize = 8_000;
     /// Buffers that restarts place per round, or one restart where that is more.
-    const RESTARTS_PER_ROUND: u64 = 200;
+    const RESTARTS_PER_ROUND: u64 = 4_000;
 
     fn new(packing: &'a Packing, options: &'a Options, begin: Instant) -> Self {
         let capacity = options.capacity_bytes.map_or(0, |bytes| bytes / packing.unit_bytes);
@@ -227,8 +227,11 @@ impl<'a> Portfolio<'a> {
             if self.options.capacity_bytes.is_some() || self.done() {
                 return;
             }
+            if answer == Answer::Found {
+                return;
+            }
             let middle = aim + (self.peak - aim).div_ceil(2);
-            if answer == Answer::Found || middle == aim {
+            if middle == self.peak {
                 return;
             }
             aim = middle;

@@ -40,8 +40,11 @@ impl Style {
             .map(|item| {
                 let (width, total) = (item.width() as f64, item.total as f64);
                 let area = width * item.size as f64;
-                let key =
-                    if attempt % 2 == 0 { [total, width, area] } else { [width, area, total] };
+                let key = if attempt.is_multiple_of(2) {
+                    [total, width, area]
+                } else {
+                    [width, area, total]
+                };
                 key.map(|part| part * (1.0 - noise * random.random_range(0.0..1.0_f64)))
             })
             .collect();

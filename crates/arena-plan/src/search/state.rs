@@ -84,15 +84,14 @@ impl<'m> State<'m> {
     }
 
     /// Whether `item` could come to rest where it is now without a wasteful hole below it: an unplaced
-    /// item that would fit there whole could drop into the hole, a solution looked at elsewhere.
+    /// item that would fit there whole could drop into the hole, a solution looked at elsewhere. (A fixed
+    /// one below it must be placed first.)
     pub(super) fn placeable(&self, item: usize) -> bool {
         let offset = self.support[item];
         self.low[item] == offset
             && self.model.meets.of(item).iter().all(|&other| {
                 let other = other as usize;
-                self.placed[other]
-                    || self.support[other] + self.model.items[other].size > offset
-                    || self.model.items[other].fixed.is_some()
+                self.placed[other] || self.support[other] + self.model.items[other].size > offset
             })
     }
 
@@ -136,19 +135,18 @@ impl<'m> State<'m> {
         if self.raise(at, self.support[at], low) { self.settle(among) } else { self.fail() }
     }
 
-    /// The lowest offset at which an item can rest on an unplaced one. Only those that leave no room for
-    /// it at its support count.
+    /// The lowest offset at which an item can rest on an unplaced one. Only those count that reach above
+    /// its support and leave no room for it there.
     fn rest_on_unplaced(&mut self, item: usize) -> Option<u64> {
         let blocked_from = self.support[item] + self.model.items[item].size;
         let mut lowest = u64::MAX;
         for &number in self.model.meets.of(item) {
             let other = number as usize;
-            if !self.placed[other] && self.low[other] < blocked_from {
-                let top = self.low[other] + self.model.items[other].size;
-                if top < lowest {
-                    lowest = top;
-                    self.rests_on[item] = number;
-                }
+            let top = self.low[other] + self.model.items[other].size;
+            let carries = top > self.support[item] && self.low[other] < blocked_from;
+            if !self.placed[other] && carries && top < lowest {
+                lowest = top;
+                self.rests_on[item] = number;
             }
         }
         (lowest != u64::MAX).then(|| round_up(lowest, self.model.items[item].align))
@@ -160,6 +158,7 @@ impl<'m> State<'m> {
         under < self.placed.len()
             && !self.placed[under]
             && self.low[under] + self.model.items[under].size <= self.low[item]
+            && self.low[under] + self.model.items[under].size > self.support[item]
             && self.low[under] < self.support[item] + self.model.items[item].size
     }
 

@@ -87,7 +87,7 @@ impl<'m> Tree<'m> {
                         self.stack.pop();
                         Step::Failed
                     } else {
-                        if *nodes == 0 || (*nodes % 1024 == 0 && stop()) {
+                        if *nodes == 0 || (nodes.is_multiple_of(1024) && stop()) {
                             return Outcome::Stopped;
                         }
                         *nodes -= 1;
