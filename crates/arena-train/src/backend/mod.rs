@@ -3,6 +3,8 @@
 //! A [`Backend`] is a device together with the kernels for it. Layers are written once over it:
 //! they allocate from the scope, and hand views to the backend, which never allocates.
 
+#[cfg(feature = "_cuda")]
+pub mod cuda;
 pub mod host;
 mod host_backend;
 mod probe_backend;
