@@ -230,9 +230,29 @@ impl<D: Device> RawArena<D> {
     /// buffer is alive is what `&mut self` proves.
     pub fn reset_to_mark(&mut self) {
         let _ = self.zones.set_mark();
+        if let Err(error) = self.join_declared(1) {
+            self.defer_error(error);
+        }
         self.note_cursor();
         self.zones.rewind(0);
         self.collect_returned();
+    }
+
+    /// Makes the arena's stream wait for every declared stream, and forgets those that were declared
+    /// at `depth` or deeper. A close does this before it clears and lets the cursor go back.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, also if the stream was waited for on the host instead; or a failure that
+    /// was kept. If the host could not wait either, every later request is refused with
+    /// [`ErrorKind::OrderLost`](crate::ErrorKind::OrderLost).
+    #[inline]
+    pub fn join_declared(&self, depth: u32) -> Result<(), Error> {
+        let joined = self.region.join_declared(depth);
+        if joined.is_err() {
+            self.choose_path();
+        }
+        joined
     }
 
     /// Where the cursor is.
@@ -368,12 +388,15 @@ impl<D: Device> RawArena<D> {
         self.choose_path();
     }
 
-    /// The error that was kept, if there is one; it is told once.
+    /// The error that was kept, if there is one; it is told once, unless it is the end of the device or
+    /// of the arena.
     ///
     /// # Errors
     ///
     /// That error.
     pub fn take_deferred(&self) -> Result<(), Error> {
+        self.region.device().health()?;
+        self.region.fences().check()?;
         let deferred = self.deferred.borrow_mut().take();
         match deferred {
             Some(error) => {
@@ -388,6 +411,7 @@ impl<D: Device> RawArena<D> {
         let logs = self.log.borrow().is_some();
         self.logs.set(logs);
         let watched = logs || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
+        let watched = watched || self.region.fences().is_lost();
         self.zones.set_fast_path(!watched);
     }
 

@@ -40,6 +40,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod fence;
 mod guard;
 mod observer;
 mod reset;
@@ -56,9 +57,12 @@ pub use scope::Scope;
 pub use signature::StepSignature;
 pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
 
+#[cfg(feature = "_cuda")]
+pub use arena_core::cudarc;
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Device, DeviceError, Error, ErrorKind, Event, Exhausted,
-    Host, HostVisible, Persistent, Pod, Probe, Region, RowLayout, ScopeFacts, Span, Stats,
-    Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
+    Alignment, BadAlignment, ByteSize, Capacity, Cuda, Device, DeviceError, DeviceErrorKind,
+    DeviceMemory, Error, ErrorKind, Event, Exhausted, Host, HostVisible, Persistent, Pod, Probe,
+    Region, RowLayout, ScopeFacts, Span, Stats, Transient, View, ViewMut, Zeroable, bytes_of,
+    device, elements_of, layout,
 };
 pub use bumpalo;

@@ -10,8 +10,10 @@
 
 mod persistent;
 mod transient;
+mod used_on;
 mod view;
 
 pub use persistent::Persistent;
 pub use transient::Transient;
+pub(crate) use used_on::UNTIL_THE_ROOT_CLOSES;
 pub use view::{View, ViewMut};
