@@ -26,7 +26,7 @@ pub struct Demand {
 /// When the kernels do not serve a shape.
 pub fn demand<B: Backend>(
     device: &B::Device,
-    backend: B,
+    backend: &B,
     config: &RunConfig,
     data: &Mnist,
 ) -> Result<Demand, TrainError> {

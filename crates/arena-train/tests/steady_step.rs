@@ -33,7 +33,7 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
     };
     common::in_pool(|| {
         let backend = HostBackend::new(2);
-        let demand = capacity::demand(&Host::new(), backend, &config, &data).unwrap();
+        let demand = capacity::demand(&Host::new(), &backend, &config, &data).unwrap();
         let capacity = capacity::choose(demand, None, &config).unwrap();
         let mut trainer = Trainer::new(Host::new(), backend, config.clone(), capacity).unwrap();
         let before = own_allocations();

@@ -51,7 +51,7 @@ fn config(batch: usize) -> RunConfig {
 }
 
 fn needed(config: &RunConfig) -> capacity::Demand {
-    capacity::demand(&Host::new(), HostBackend::new(THREADS), config, &DATA).unwrap()
+    capacity::demand(&Host::new(), &HostBackend::new(THREADS), config, &DATA).unwrap()
 }
 
 fn trainer(config: RunConfig) -> Trainer<HostBackend> {
@@ -242,7 +242,8 @@ fn batch<'s>(
     let mut pixels = scope.alloc(indices.len() * IMAGE_LEN)?;
     let mut labels = scope.alloc(indices.len())?;
     let (to_pixels, to_labels) = (pixels.view_mut(), labels.view_mut());
-    model.backend().load_batch(&DATA.train, &indices, to_pixels, to_labels)?;
+    let mut none = scope.alloc(0)?;
+    model.backend().load_batch(&DATA.train, &indices, to_pixels, to_labels, none.view_mut())?;
     Ok((pixels, labels))
 }
 

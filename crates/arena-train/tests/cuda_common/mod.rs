@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use arena_train::backend::cuda::{Input, Kernels, Output, compile};
+use arena_scope::Cuda;
+use arena_train::backend::cuda::{CudaBackend, Input, Kernels, Output, compile};
 use cuda_standin::Standin;
 use cudarc::driver::{
     CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, ValidAsZeroBits,
@@ -87,6 +88,11 @@ fn ptx() -> &'static str {
     PTX.get_or_init(|| {
         if open_nvrtc() { compile("compute_90").unwrap() } else { COMMITTED.to_owned() }
     })
+}
+
+/// The kernels on a device of the arena.
+pub fn backend(device: &Cuda) -> CudaBackend {
+    CudaBackend::from_ptx(device, ptx()).unwrap()
 }
 
 /// Opens NVRTC so that cudarc finds it by name, and keeps it open. False when there is none.

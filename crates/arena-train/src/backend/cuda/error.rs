@@ -45,6 +45,9 @@ pub enum CudaError {
         /// The `cublasStatus_t`.
         status: u32,
     },
+    /// A buffer of an arena that belongs to another stream than the kernels.
+    #[error("the buffer's arena belongs to another stream than the kernels")]
+    OtherStream,
     /// A cuBLAS workspace that cuBLAS would refuse.
     #[error("a cuBLAS workspace must be aligned to 256 bytes, {address:#x} is not")]
     Workspace {

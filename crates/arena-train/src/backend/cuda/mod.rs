@@ -8,6 +8,7 @@
 //! Every sum has a fixed order, so a run repeats to the bit on the same device and libraries. The
 //! host sums in another order: losses and gradients agree with it within a relative 1e-4.
 
+mod backend;
 mod batch;
 mod compile;
 mod conv;
@@ -20,6 +21,7 @@ mod module;
 mod optimizer;
 mod range;
 
+pub use backend::CudaBackend;
 pub use compile::{SOURCE, compile};
 pub use error::CudaError;
 pub use kernels::Kernels;
