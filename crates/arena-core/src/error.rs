@@ -33,6 +33,16 @@ impl Error {
         }
     }
 
+    /// Whether the device, or the arena, can never be used again.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Device(error) => error.kind == DeviceErrorKind::Final,
+            ErrorKind::OrderLost(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
     /// would have served it.
     #[must_use]
@@ -136,9 +146,21 @@ pub enum ErrorKind {
     /// Slots that are no plan.
     #[error(transparent)]
     SlotTable(#[from] SlotTableError),
+    /// A stream or buffer of another device was given.
+    #[error("{what} is not of {device}, on which the arena lies")]
+    WrongDevice {
+        /// The stream or device that was given.
+        what: String,
+        /// The arena's device.
+        device: String,
+    },
     /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A stream that used the arena's memory could not be waited for when a scope closed, neither on
+    /// the device nor on the host, so nothing may be reused: the arena takes no further scope.
+    #[error("the arena is closed: a stream that used its memory could not be waited for: {0}")]
+    OrderLost(#[source] DeviceError),
 }
 
 /// A request that does not fit. Nothing was changed by it.
@@ -260,4 +282,30 @@ pub struct DeviceError {
     pub call: &'static str,
     /// Why, in words, with the code where there is one.
     pub reason: String,
+    /// What it means for what comes next.
+    pub kind: DeviceErrorKind,
+}
+
+/// What a refused call means for what comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceErrorKind {
+    /// This call failed; others may succeed.
+    Refused,
+    /// The device has not so much memory free.
+    OutOfMemory {
+        /// Bytes asked for.
+        asked_bytes: u64,
+        /// Bytes that the device had free.
+        free_bytes: u64,
+        /// Bytes of the device.
+        total_bytes: u64,
+    },
+    /// The call is not allowed while a graph is captured on the arena's stream. The driver was not
+    /// called, and the capture goes on.
+    InCapture,
+    /// There is no such device here: it was not built in, or has no driver, or does not exist.
+    Unavailable,
+    /// The device is broken for this process: every other call fails as well.
+    Final,
 }

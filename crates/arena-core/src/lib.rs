@@ -29,9 +29,11 @@ pub mod layout;
 
 mod buffer;
 mod bytes;
+mod capacity;
 mod demand;
 mod error;
 mod event_log;
+mod fence;
 mod kept;
 mod placement;
 mod raw_arena;
@@ -43,8 +45,9 @@ pub use buffer::{Persistent, Transient, View, ViewMut};
 pub use bytes::{
     Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError, bytes_of, elements_of,
 };
-pub use device::{Device, Host, HostVisible, Probe};
-pub use error::{DeviceError, Error, ErrorKind, Exhausted, PlanFacts, ScopeFacts};
+pub use capacity::{Capacity, DeviceMemory};
+pub use device::{Cuda, Device, Host, HostVisible, Probe};
+pub use error::{DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, PlanFacts, ScopeFacts};
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span};
 pub use placement::{Deviations, PlanId, PlannedSlot, SlotTable, SlotTableError};
@@ -53,6 +56,9 @@ pub use region::Region;
 pub use stats::Stats;
 
 pub use bytemuck::{Pod, Zeroable};
+/// The bindings that [`Cuda`] is built on, of the version that its buffers implement the traits of.
+#[cfg(feature = "_cuda")]
+pub use cudarc;
 
 // Offsets and addresses are `u64`; slices of them need a `usize` as wide.
 static_assertions::const_assert_eq!(usize::BITS, 64);

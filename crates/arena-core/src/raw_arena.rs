@@ -249,9 +249,29 @@ impl<D: Device> RawArena<D> {
     /// buffer is alive is what `&mut self` proves.
     pub fn reset_to_mark(&mut self) {
         let _ = self.zones.set_mark();
+        if let Err(error) = self.join_declared(1) {
+            self.defer_error(error);
+        }
         self.note_cursor();
         self.zones.rewind(0);
         self.collect_returned();
+    }
+
+    /// Makes the arena's stream wait for every declared stream, and forgets those that were declared
+    /// at `depth` or deeper. A close does this before it clears and lets the cursor go back.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, also if the stream was waited for on the host instead; or a failure that
+    /// was kept. If the host could not wait either, every later request is refused with
+    /// [`ErrorKind::OrderLost`](crate::ErrorKind::OrderLost).
+    #[inline]
+    pub fn join_declared(&self, depth: u32) -> Result<(), Error> {
+        let joined = self.region.join_declared(depth);
+        if joined.is_err() {
+            self.choose_path();
+        }
+        joined
     }
 
     /// Where the cursor is.

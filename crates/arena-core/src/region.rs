@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::device::{Device, Obtained};
-use crate::error::{DeviceError, Error};
+use crate::error::{DeviceError, DeviceErrorKind, Error};
+use crate::fence::Fences;
 use crate::layout::{Span, region_fits};
 
 /// One contiguous range of device addresses, and the device that it came from.
@@ -18,6 +19,8 @@ use crate::layout::{Span, region_fits};
 /// 1. `memory` is what `device` obtained for `capacity_bytes`, until `drop`.
 /// 2. [`region_fits`] holds for its base address and capacity, and the address is not zero.
 pub struct Region<D: Device> {
+    /// First, so that its event goes before the device that it is of.
+    fences: Fences<D>,
     device: D,
     memory: Option<Obtained<D::Memory>>,
     base_address: u64,
@@ -31,13 +34,19 @@ pub struct Region<D: Device> {
 
 impl<D: Device> Region<D> {
     pub(crate) fn obtain(device: D, capacity_bytes: u64) -> Result<Self, Error> {
-        let refuse = |reason: String| DeviceError { device: device.name(), call: "obtain", reason };
+        let refuse = |reason: String| DeviceError {
+            device: device.name(),
+            call: "obtain",
+            reason,
+            kind: DeviceErrorKind::Refused,
+        };
         if !region_fits(0, capacity_bytes) {
             return Err(refuse(format!("{capacity_bytes} bytes are more than any memory")).into());
         }
         let memory = device.obtain(capacity_bytes)?;
         let base_address = memory.base_address;
         let region = Self {
+            fences: Fences::new(),
             memory: Some(memory),
             base_address,
             capacity_bytes,
@@ -53,6 +62,7 @@ impl<D: Device> Region<D> {
                 device: region.device.name(),
                 call: "obtain",
                 reason: format!("a region from {base_address:#x} to {end:#x} is out of range"),
+                kind: DeviceErrorKind::Refused,
             }
             .into());
         }
@@ -76,6 +86,48 @@ impl<D: Device> Region<D> {
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
+    }
+
+    /// Declares that `stream` uses this region until a scope of `depth` closes (0: for good), and makes
+    /// it wait for the arena's stream. Scopes and buffers call this; their methods say more.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) for a stream of another device,
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) when the device refuses the wait.
+    pub fn declare(&self, stream: &D::Stream, depth: u32) -> Result<(), Error> {
+        self.fences.declare(&self.device, stream, depth)
+    }
+
+    /// Makes the arena's stream wait, on the device, for what is queued on `stream` now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`declare`](Self::declare).
+    pub fn join(&self, stream: &D::Stream) -> Result<(), Error> {
+        self.fences.join(&self.device, stream)
+    }
+
+    /// The declared stream that `is_it` recognises.
+    #[must_use]
+    pub fn find_declared(&self, is_it: impl Fn(&D::Stream) -> bool) -> Option<D::Stream> {
+        self.fences.find(is_it)
+    }
+
+    /// Keeps an error of a call that could not return it, on any thread. The next fallible call of the
+    /// arena that leaves the hot path returns it: opening or closing a scope, a read, a persistent
+    /// buffer. A second error is dropped: the first is the cause.
+    pub fn keep_failure(&self, error: Error) {
+        self.fences.keep_failure(error);
+    }
+
+    #[inline]
+    pub(crate) fn join_declared(&self, depth: u32) -> Result<(), Error> {
+        self.fences.join_all(&self.device, depth)
+    }
+
+    pub(crate) fn fences(&self) -> &Fences<D> {
+        &self.fences
     }
 
     pub(crate) fn driver_allocations(&self) -> u64 {
@@ -104,8 +156,11 @@ impl<D: Device> Region<D> {
 impl<D: Device> Drop for Region<D> {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
+        // A failure cannot be told to anybody here, and holding the memory would not mend it.
+        let _ = self.join_declared(0);
         // SAFETY: by invariant 1 the memory is the device's for this capacity; buffers hold the
-        // region or borrow its arena, so none is left. A refusal cannot be told to anybody here.
+        // region or borrow its arena, so none is left, and the arena's stream waits for every other
+        // stream that used them.
         let _ = unsafe { self.device.release(memory, self.capacity_bytes) };
     }
 }

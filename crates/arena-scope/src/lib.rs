@@ -40,6 +40,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod fence;
 mod guard;
 mod observer;
 mod plan_keys;
@@ -57,11 +58,14 @@ pub use scope::Scope;
 pub use signature::StepSignature;
 pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
 
+#[cfg(feature = "_cuda")]
+pub use arena_core::cudarc;
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Deviations, Device, DeviceError, Error, ErrorKind, Event,
-    EventLog, Exhausted, Host, HostVisible, ParseByteSizeError, Persistent, PlanFacts, PlannedSlot,
-    Pod, Probe, Region, RowLayout, ScopeFacts, SlotTable, SlotTableError, Span, Stats, Transient,
-    View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
+    Alignment, BadAlignment, ByteSize, Capacity, Cuda, Deviations, Device, DeviceError,
+    DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event, EventLog, Exhausted, Host, HostVisible,
+    ParseByteSizeError, Persistent, PlanFacts, PlannedSlot, Pod, Probe, Region, RowLayout,
+    ScopeFacts, SlotTable, SlotTableError, Span, Stats, Transient, View, ViewMut, Zeroable,
+    bytes_of, device, elements_of, layout,
 };
 pub use bumpalo;
 

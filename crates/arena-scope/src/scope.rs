@@ -4,7 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use arena_core::{
-    Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, RowLayout, Stats, Transient, View,
+    Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, Region, RowLayout, Stats,
+    Transient, View,
 };
 use bumpalo::Bump;
 use scopeguard::ScopeGuard;
@@ -264,7 +265,11 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// The device of the arena, for a backend that launches its own kernels on it.
     #[must_use]
     pub fn device(&self) -> &'s D {
-        self.state.raw.region().device()
+        self.region().device()
+    }
+
+    pub(crate) fn region(&self) -> &'s Region<D> {
+        self.state.raw.region()
     }
 }
 

@@ -130,8 +130,9 @@ impl<D: Device> State<D> {
         Ok(())
     }
 
-    /// Closes the scope of a depth, and what is deeper: clears as its policy says, then puts the
-    /// cursor back to where it began. The cursor goes back even if clearing fails.
+    /// Closes the scope of a depth, and what is deeper: lets the arena's stream wait for every other
+    /// stream, clears as its policy says, then puts the cursor back to where it began. The cursor goes
+    /// back even if one of the two fails.
     ///
     /// The caller gives up the scope's lifetime, which proves that no buffer of it is alive.
     pub(crate) fn close(&self, depth: u32) -> Result<(), Error> {
@@ -142,6 +143,7 @@ impl<D: Device> State<D> {
         let Some(frame) = self.frames.borrow_mut().pop() else { return Ok(()) };
         let high_water_bytes = self.note_high_water(&frame);
         let used = Span { start_bytes: frame.start.cursor_bytes(), end_bytes: high_water_bytes };
+        let joined = self.raw.join_declared(depth);
         let cleared = self.clear(used, frame.reset).and(self.clear_own_slots(frame.reset));
         if cleared.is_err() {
             self.uncleared.set(Some((used, frame.reset)));
@@ -154,7 +156,7 @@ impl<D: Device> State<D> {
         if depth == 1 {
             self.close_root(high_water_bytes);
         }
-        cleared
+        joined.and(cleared)
     }
 
     fn close_root(&self, high_water_bytes: u64) {

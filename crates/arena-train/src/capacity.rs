@@ -38,16 +38,16 @@ pub enum Placement {
 /// # Errors
 ///
 /// When the kernels do not serve a shape, or the plan's file is of no use.
-pub fn demand<B: Backend + Clone>(
+pub fn demand<B: Backend>(
     device: &B::Device,
-    backend: B,
+    backend: &B,
     config: &RunConfig,
     data: &Mnist,
     placement: Placement,
     saved_plan: Option<&Path>,
 ) -> Result<Demand, TrainError> {
     let config = RunConfig { epochs: config.epochs.min(1), ..config.clone() };
-    let bumped = on_probe(device, backend.clone(), &config, data, &Plans::default())?;
+    let bumped = on_probe(device, backend, &config, data, &Plans::default())?;
     let mut plans = planning::solve(bumped.arena(), &config)?;
     if let Some(path) = saved_plan {
         planning::load_or_save(&mut plans, path)?;
@@ -64,16 +64,16 @@ pub fn demand<B: Backend + Clone>(
     })
 }
 
-type ProbeTrainer<B> = Trainer<ProbeBackend<B>>;
+type ProbeTrainer<'b, B> = Trainer<ProbeBackend<'b, B>>;
 
 /// The run on a device without memory.
-fn on_probe<B: Backend>(
+fn on_probe<'b, B: Backend>(
     device: &B::Device,
-    backend: B,
+    backend: &'b B,
     config: &RunConfig,
     data: &Mnist,
     plans: &Plans,
-) -> Result<ProbeTrainer<B>, TrainError> {
+) -> Result<ProbeTrainer<'b, B>, TrainError> {
     // Any capacity will do: a 61-bit one leaves room for the address.
     let capacity = ByteSize::bytes_exact(1 << 61);
     let mut trainer =

@@ -22,6 +22,7 @@ pub struct Arguments {
     #[arg(long, default_value = "64")]
     pub batch: NonZeroUsize,
     /// Where the buffers lie; `probe` computes nothing and prints the smallest capacity that serves
+    /// on the host
     #[arg(long, value_enum, default_value_t = DeviceName::Host)]
     pub device: DeviceName,
     /// What a scope spans
@@ -76,6 +77,8 @@ pub struct Arguments {
 pub enum DeviceName {
     /// The host's memory and processors
     Host,
+    /// The first CUDA device
+    Cuda,
     /// No memory: shapes only
     Probe,
 }

@@ -17,6 +17,10 @@ pub enum TrainError {
     /// A kernel refused its operands.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// The CUDA kernels are not there, or their device refused them.
+    #[cfg(feature = "_cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::backend::cuda::CudaError),
     /// A batch could not be filled.
     #[error(transparent)]
     Batch(#[from] BatchError),

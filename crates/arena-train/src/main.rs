@@ -1,7 +1,7 @@
 //! The program: see `arena-train --help`.
 //!
 //! Exit status: 0 when the run did what was asked, 1 when it failed or missed `--expect-accuracy`,
-//! 2 for arguments that make no sense.
+//! 2 for arguments that make no sense, or a device that is not there.
 
 use std::fs;
 use std::process::ExitCode;
@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use arena_scope::{ByteSize, Host, Reset};
-use arena_train::backend::HostBackend;
+use arena_scope::{ByteSize, Cuda, Host, Reset};
+#[cfg(feature = "_cuda")]
+use arena_train::backend::cuda::{CudaBackend, CudaError};
+use arena_train::backend::{Backend, HostBackend};
 use arena_train::capacity::Placement;
 use arena_train::cli::{Arguments, DeviceName};
 use arena_train::data::Mnist;
@@ -40,24 +42,58 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let told = Arc::clone(&stop);
     ctrlc::set_handler(move || told.store(true, Ordering::Relaxed))
         .context("cannot listen for Ctrl-C")?;
+    match arguments.device {
+        DeviceName::Host | DeviceName::Probe => on_the_host(arguments, &stop),
+        DeviceName::Cuda => on_cuda(arguments, &stop),
+    }
+}
+
+fn on_the_host(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
     let data = Mnist::load(&arguments.data)?;
     let threads = arguments.threads();
     // The whole loop runs inside the pool: a join from outside it allocates.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    pool.install(|| train(arguments, &data, threads, &stop))
+    pool.install(|| train(arguments, &data, Host::new(), HostBackend::new(threads), stop))
 }
 
-fn train(
+#[cfg(feature = "_cuda")]
+fn on_cuda(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
+    // Before the data is read: what cannot run is told at once.
+    let device = match Cuda::new(0) {
+        Ok(device) => device,
+        Err(reason) => return Ok(not_here(&reason)),
+    };
+    let backend = match CudaBackend::new(&device) {
+        Ok(backend) => backend,
+        Err(reason @ CudaError::Library { .. }) => return Ok(not_here(&reason)),
+        Err(other) => return Err(other.into()),
+    };
+    train(arguments, &Mnist::load(&arguments.data)?, device, backend, stop)
+}
+
+#[cfg(not(feature = "_cuda"))]
+fn on_cuda(_arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
+    // The device of a program without the feature is never there.
+    Cuda::new(0).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
+}
+
+/// Says why the device that was asked for cannot be had here.
+fn not_here(reason: &dyn std::error::Error) -> ExitCode {
+    eprintln!("arena-train: {reason}");
+    ExitCode::from(2)
+}
+
+fn train<B: Backend>(
     arguments: &Arguments,
     data: &Mnist,
-    threads: usize,
+    device: B::Device,
+    backend: B,
     stop: &AtomicBool,
 ) -> Result<ExitCode> {
     let config = arguments.config();
-    let (device, backend) = (Host::new(), HostBackend::new(threads));
     let placement = arguments.placement();
     let saved = arguments.plan.as_deref();
-    let demand = capacity::demand(&device, backend, &config, data, placement, saved)?;
+    let demand = capacity::demand(&device, &backend, &config, data, placement, saved)?;
     let needed = ByteSize::bytes_exact(demand.capacity_bytes);
     if arguments.device == DeviceName::Probe {
         let persistent = ByteSize::bytes_exact(demand.persistent_bytes);

@@ -52,10 +52,14 @@ impl<B: Backend> Cnn<B> {
     /// When the arena has no room, or the device refuses.
     pub fn new(
         arena: &Arena<B::Device>,
-        backend: B,
+        mut backend: B,
         optimizer: &Optimizer,
         seed: u64,
     ) -> Result<Self, TrainError> {
+        let workspace_bytes = backend.library_workspace_bytes();
+        if workspace_bytes > 0 {
+            backend.take_library_workspace(arena.persistent(workspace_bytes)?)?;
+        }
         let state = optimizer.state_tensors();
         let conv1 = ConvShape {
             batch: 0,

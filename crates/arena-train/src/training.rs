@@ -333,7 +333,10 @@ fn load<'s, B: Backend>(
 ) -> Result<Batch<'s, B>, TrainError> {
     let mut images = scope.alloc(indices.len() * IMAGE_LEN)?;
     let mut labels = scope.alloc(indices.len())?;
-    model.backend().load_batch(data, indices, images.view_mut(), labels.view_mut())?;
+    let workspace_bytes = model.backend().load_batch_workspace_bytes(data, indices.len());
+    let mut workspace = scope.alloc(workspace_bytes)?;
+    let (to_images, to_labels) = (images.view_mut(), labels.view_mut());
+    model.backend().load_batch(data, indices, to_images, to_labels, workspace.view_mut())?;
     Ok((images, labels))
 }
 

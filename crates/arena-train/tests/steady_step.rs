@@ -36,7 +36,7 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
         let backend = HostBackend::new(2);
         let placement = Placement::Planned;
         let demand =
-            capacity::demand(&Host::new(), backend, &config, &data, placement, None).unwrap();
+            capacity::demand(&Host::new(), &backend, &config, &data, placement, None).unwrap();
         let capacity = capacity::choose(&demand, None, &config).unwrap();
         let mut trainer = Trainer::new(Host::new(), backend, config.clone(), capacity).unwrap();
         trainer.install(&demand.plans).unwrap();

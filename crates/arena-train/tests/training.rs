@@ -57,7 +57,7 @@ fn needed(config: &RunConfig) -> Demand {
 
 fn needed_with(config: &RunConfig, placement: Placement) -> Demand {
     let backend = HostBackend::new(THREADS);
-    capacity::demand(&Host::new(), backend, config, &DATA, placement, None).unwrap()
+    capacity::demand(&Host::new(), &backend, config, &DATA, placement, None).unwrap()
 }
 
 fn trainer(config: RunConfig) -> Trainer<HostBackend> {
@@ -259,7 +259,8 @@ fn batch<'s>(
     let mut pixels = scope.alloc(indices.len() * IMAGE_LEN)?;
     let mut labels = scope.alloc(indices.len())?;
     let (to_pixels, to_labels) = (pixels.view_mut(), labels.view_mut());
-    model.backend().load_batch(&DATA.train, &indices, to_pixels, to_labels)?;
+    let mut none = scope.alloc(0)?;
+    model.backend().load_batch(&DATA.train, &indices, to_pixels, to_labels, none.view_mut())?;
     Ok((pixels, labels))
 }
 
@@ -369,7 +370,7 @@ fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
         let demand = |config: &RunConfig| {
             let backend = HostBackend::new(THREADS);
             let placement = Placement::Planned;
-            capacity::demand(&Host::new(), backend, config, &DATA, placement, Some(&path))
+            capacity::demand(&Host::new(), &backend, config, &DATA, placement, Some(&path))
         };
         let solved = demand(&config(64)).unwrap();
         let loaded = demand(&config(64)).unwrap();

@@ -64,7 +64,13 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     /// The device address of the first element: the same for the buffer's whole life.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.address
+        *self.address_ref()
+    }
+
+    /// Where the address lies: a kernel's argument is read from there.
+    #[inline]
+    pub(crate) fn address_ref(&self) -> &u64 {
+        &self.address
     }
 
     /// The first byte, counted from the region's base.
@@ -77,6 +83,10 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.kept.is_some()
+    }
+
+    pub(crate) fn region(&self) -> &Region<D> {
+        &self.region
     }
 
     /// Shared access.

@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use super::{View, ViewMut};
 use crate::device::{Device, Host, HostVisible};
 use crate::raw_arena::RawArena;
+use crate::region::Region;
 
 /// The slot of a buffer that no plan placed.
 pub(crate) const NO_SLOT: u32 = 0;
@@ -79,7 +80,13 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     #[must_use]
     #[inline]
     pub fn address(&self) -> u64 {
-        self.address
+        *self.address_ref()
+    }
+
+    /// Where the address lies: a kernel's argument is read from there.
+    #[inline]
+    pub(crate) fn address_ref(&self) -> &u64 {
+        &self.address
     }
 
     /// The first byte, counted from the region's base.
@@ -87,6 +94,10 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
         self.arena.offset_of(self.address)
+    }
+
+    pub(crate) fn region(&self) -> &Region<D> {
+        self.arena.region()
     }
 
     /// Shared access. A view keeps its buffer alive.

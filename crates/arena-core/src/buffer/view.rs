@@ -9,6 +9,7 @@ use std::ops::{Bound, RangeBounds};
 
 use bytemuck::Pod;
 
+use super::UNTIL_THE_ROOT_CLOSES;
 use crate::bytes::Alignment;
 use crate::device::{Device, Host, HostVisible};
 use crate::error::{Error, ErrorKind};
@@ -83,7 +84,17 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// The device address of the first element.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.address
+        *self.address_ref()
+    }
+
+    /// Where the address lies: a kernel's argument is read from there.
+    #[inline]
+    pub(crate) fn address_ref(&self) -> &u64 {
+        &self.address
+    }
+
+    pub(crate) fn region(&self) -> &'v Region<D> {
+        self.region
     }
 
     /// Whether the address is a multiple of `alignment`. A view into the middle of a buffer may be
@@ -217,7 +228,17 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// The device address of the first element.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.address
+        *self.address_ref()
+    }
+
+    /// Where the address lies: a kernel's argument is read from there.
+    #[inline]
+    pub(crate) fn address_ref(&self) -> &u64 {
+        &self.address
+    }
+
+    pub(crate) fn region(&self) -> &'v Region<D> {
+        self.region
     }
 
     /// Shared access to the same elements while this one rests.
@@ -309,15 +330,20 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(())
     }
 
-    /// Copies `from` in, in stream order. The two cannot overlap: this access is exclusive.
+    /// Copies `from` in, in stream order. The two cannot overlap: this access is exclusive. A view of
+    /// another arena's buffer may be given; that arena then knows this one's stream, as if declared.
     ///
     /// # Errors
     ///
-    /// As for [`write`](Self::write).
+    /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when `from` is of another device.
     pub fn copy_from(&mut self, from: View<'_, T, D>) -> Result<(), Error> {
         same_len(from.len, self.len)?;
         let bytes = from.len_bytes();
         if bytes > 0 {
+            if !std::ptr::eq(self.region, from.region) {
+                // The copy runs on this arena's stream, which the other arena must know of.
+                from.region.declare(self.region.device().stream(), UNTIL_THE_ROOT_CLOSES)?;
+            }
             let (to, from) = (self.address, from.address);
             // SAFETY: both ranges lie in their regions by invariant 2; the exclusive access and the
             // shared one cannot overlap by 3.

@@ -20,11 +20,19 @@ pub enum Call {
     CopyWithin,
     /// [`synchronise`](super::Device::synchronise)
     Synchronise,
+    /// [`new_event`](super::Device::new_event)
+    NewEvent,
+    /// [`record`](super::Device::record)
+    Record,
+    /// [`wait`](super::Device::wait)
+    Wait,
+    /// [`synchronise_stream`](super::Device::synchronise_stream)
+    SynchroniseStream,
 }
 
 impl Call {
     /// Every call.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Obtain,
         Self::Release,
         Self::GiveBack,
@@ -33,6 +41,10 @@ impl Call {
         Self::CopyOut,
         Self::CopyWithin,
         Self::Synchronise,
+        Self::NewEvent,
+        Self::Record,
+        Self::Wait,
+        Self::SynchroniseStream,
     ];
 
     /// The name of the method.
@@ -47,6 +59,10 @@ impl Call {
             Self::CopyOut => "copy_out",
             Self::CopyWithin => "copy_within",
             Self::Synchronise => "synchronise",
+            Self::NewEvent => "new_event",
+            Self::Record => "record",
+            Self::Wait => "wait",
+            Self::SynchroniseStream => "synchronise_stream",
         }
     }
 }
@@ -59,6 +75,8 @@ macro_rules! wrap_device {
         // SAFETY: memory comes from the wrapped device and goes back to it unchanged.
         unsafe impl<D: super::Device> super::Device for $wrapper<D> {
             type Memory = D::Memory;
+            type Stream = D::Stream;
+            type Event = D::Event;
             const MEASURES_ONLY: bool = D::MEASURES_ONLY;
 
             fn name(&self) -> String {
@@ -144,6 +162,49 @@ macro_rules! wrap_device {
             fn synchronise(&self) -> Result<(), crate::error::DeviceError> {
                 self.before(super::Call::Synchronise, 0)?;
                 self.inner.synchronise()
+            }
+
+            fn stream(&self) -> &D::Stream {
+                self.inner.stream()
+            }
+
+            fn owns_stream(&self, stream: &D::Stream) -> bool {
+                self.inner.owns_stream(stream)
+            }
+
+            fn health(&self) -> Result<(), crate::error::DeviceError> {
+                self.inner.health()
+            }
+
+            fn new_event(&self) -> Result<D::Event, crate::error::DeviceError> {
+                self.before(super::Call::NewEvent, 0)?;
+                self.inner.new_event()
+            }
+
+            fn record(
+                &self,
+                event: &D::Event,
+                stream: &D::Stream,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Record, 0)?;
+                self.inner.record(event, stream)
+            }
+
+            fn wait(
+                &self,
+                stream: &D::Stream,
+                event: &D::Event,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Wait, 0)?;
+                self.inner.wait(stream, event)
+            }
+
+            fn synchronise_stream(
+                &self,
+                stream: &D::Stream,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::SynchroniseStream, 0)?;
+                self.inner.synchronise_stream(stream)
             }
         }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Call, calls::wrap_device};
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceErrorKind};
 
 /// Wraps a device and refuses the calls that its [`FailSwitch`] names. For tests.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ impl<D: super::Device> Failing<D> {
                 device: self.inner.name(),
                 call: call.name(),
                 reason: format!("told to fail, for {bytes} bytes"),
+                kind: DeviceErrorKind::Refused,
             });
         }
         Ok(())

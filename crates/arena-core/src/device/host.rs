@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{Device, HostVisible, Obtained};
 use crate::bytes::{Alignment, ByteSize};
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceErrorKind};
 
 /// The host device: one anonymous private mapping from the operating system.
 ///
@@ -32,7 +32,12 @@ impl Host {
 
     fn error(call: &'static str, bytes: u64, reason: impl std::fmt::Display) -> DeviceError {
         let size = ByteSize::bytes_exact(bytes);
-        DeviceError { device: "host".to_owned(), call, reason: format!("{size}: {reason}") }
+        DeviceError {
+            device: "host".to_owned(),
+            call,
+            reason: format!("{size}: {reason}"),
+            kind: DeviceErrorKind::Refused,
+        }
     }
 }
 
@@ -46,6 +51,8 @@ pub struct Mapping {
 // SAFETY: `obtain` returns a private mapping of its own, which the kernel fills with zeros.
 unsafe impl Device for Host {
     type Memory = Option<Mapping>;
+    type Stream = ();
+    type Event = ();
 
     fn name(&self) -> String {
         "host".to_owned()
@@ -133,6 +140,30 @@ unsafe impl Device for Host {
     }
 
     fn synchronise(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn stream(&self) -> &() {
+        &()
+    }
+
+    fn owns_stream(&self, _stream: &()) -> bool {
+        true
+    }
+
+    fn new_event(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn record(&self, _event: &(), _stream: &()) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn wait(&self, _stream: &(), _event: &()) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn synchronise_stream(&self, _stream: &()) -> Result<(), DeviceError> {
         Ok(())
     }
 }

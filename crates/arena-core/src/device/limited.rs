@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Call, calls::wrap_device};
 use crate::bytes::ByteSize;
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceErrorKind};
 
 /// Wraps a device and refuses to obtain more than a limit in bytes, all its regions together.
 #[derive(Debug)]
@@ -37,6 +37,7 @@ impl<D: super::Device> Limited<D> {
                             "{bytes} bytes asked for, {held_bytes} held already, the limit is {}",
                             self.limit_bytes
                         ),
+                        kind: DeviceErrorKind::Refused,
                     })
             }
             Call::Release => {

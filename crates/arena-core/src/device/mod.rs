@@ -7,6 +7,7 @@
 
 mod calls;
 mod counting;
+pub mod cuda;
 mod failing;
 mod host;
 mod limited;
@@ -19,6 +20,7 @@ use crate::error::DeviceError;
 
 pub use calls::Call;
 pub use counting::{CallCounts, Counting};
+pub use cuda::Cuda;
 pub use failing::{FailSwitch, Failing};
 pub use host::Host;
 pub use limited::Limited;
@@ -36,7 +38,8 @@ pub struct Obtained<M> {
 
 /// One kind of memory: where a region comes from, and who moves bytes in it.
 ///
-/// A device carries the stream that the arena belongs to. Fill and copies are queued on that stream
+/// A device carries the stream that the arena belongs to; where calls are done when they return,
+/// the stream is `()`. Fill and copies are queued on that stream
 /// in call order and may return before they are done, except that
 /// [`copy_out`](Self::copy_out) returns when the bytes have arrived.
 ///
@@ -49,6 +52,13 @@ pub struct Obtained<M> {
 pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// What `release` needs beside the address.
     type Memory: fmt::Debug + Send + Sync;
+
+    /// A queue of the device's work: what is put on one runs in order, two of them run in any order
+    /// unless one waits for the other. Equal values are the same queue.
+    type Stream: Clone + PartialEq + fmt::Debug + Send + Sync + 'static;
+
+    /// A point in a stream that another stream can wait for.
+    type Event: fmt::Debug + Send + Sync + 'static;
 
     /// Whether the device only measures: it has no memory, so arithmetic on it is skipped.
     const MEASURES_ONLY: bool = false;
@@ -151,6 +161,51 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// The device's refusal, or an error of the work itself.
     fn synchronise(&self) -> Result<(), DeviceError>;
+
+    /// The stream that the arena belongs to, on which this device queues fills and copies.
+    fn stream(&self) -> &Self::Stream;
+
+    /// Whether work on `stream` can be ordered with this device's: it is on the same device, and it
+    /// means the same queue on every thread.
+    fn owns_stream(&self, stream: &Self::Stream) -> bool;
+
+    /// Whether the device can still be used. Asked at each step, so it calls no driver.
+    ///
+    /// # Errors
+    ///
+    /// The error after which every other call fails as well.
+    fn health(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// An event that stands for nothing yet. It can be recorded again and again; a wait is for the
+    /// record before it.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    fn new_event(&self) -> Result<Self::Event, DeviceError>;
+
+    /// Lets `event` stand for the work that is queued on `stream` now.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    fn record(&self, event: &Self::Event, stream: &Self::Stream) -> Result<(), DeviceError>;
+
+    /// Makes what is queued on `stream` from now on wait for `event`, on the device.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), DeviceError>;
+
+    /// Waits on the host until the work queued on `stream` is done.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, or an error of the work itself.
+    fn synchronise_stream(&self, stream: &Self::Stream) -> Result<(), DeviceError>;
 }
 
 /// A device whose memory the host reads and writes as ordinary Rust slices.

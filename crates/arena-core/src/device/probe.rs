@@ -2,7 +2,7 @@
 
 use super::{Device, Obtained};
 use crate::bytes::Alignment;
-use crate::error::{DeviceError, Error, ErrorKind};
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::layout::region_fits;
 
 /// A device that has addresses but no memory behind them, and so any capacity that fits 2⁶².
@@ -57,6 +57,8 @@ impl Default for Probe {
 // SAFETY: a probe obtains no bytes at all, and is not host visible.
 unsafe impl Device for Probe {
     type Memory = ();
+    type Stream = ();
+    type Event = ();
     const MEASURES_ONLY: bool = true;
 
     fn name(&self) -> String {
@@ -77,6 +79,7 @@ unsafe impl Device for Probe {
                 device: self.name(),
                 call: "obtain",
                 reason: format!("{bytes} bytes reach beyond the largest address"),
+                kind: DeviceErrorKind::Refused,
             });
         }
         Ok(Obtained { base_address: self.base_address, handle: () })
@@ -113,6 +116,30 @@ unsafe impl Device for Probe {
     }
 
     fn synchronise(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn stream(&self) -> &() {
+        &()
+    }
+
+    fn owns_stream(&self, _stream: &()) -> bool {
+        true
+    }
+
+    fn new_event(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn record(&self, _event: &(), _stream: &()) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn wait(&self, _stream: &(), _event: &()) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn synchronise_stream(&self, _stream: &()) -> Result<(), DeviceError> {
         Ok(())
     }
 }

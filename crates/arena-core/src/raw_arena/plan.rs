@@ -145,7 +145,9 @@ impl<D: Device> RawArena<D> {
     }
 
     pub(super) fn drop_slot(&self, slot: u32) {
-        if slot != NO_SLOT {
+        // While another stream may use the scope's buffers, a dropped one lives until its scope's close
+        // has joined that stream.
+        if slot != NO_SLOT && !self.region.fences().any_declared() {
             self.plans.borrow_mut().drop_slot(slot - 1);
         }
     }

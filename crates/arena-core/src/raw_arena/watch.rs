@@ -51,12 +51,15 @@ impl<D: Device> RawArena<D> {
         self.choose_path();
     }
 
-    /// The error that was kept, if there is one; it is told once.
+    /// The error that was kept, if there is one; it is told once, unless it is the end of the device or
+    /// of the arena.
     ///
     /// # Errors
     ///
     /// That error.
     pub fn take_deferred(&self) -> Result<(), Error> {
+        self.region.device().health()?;
+        self.region.fences().check()?;
         let deferred = self.deferred.borrow_mut().take();
         match deferred {
             Some(error) => {
@@ -72,6 +75,7 @@ impl<D: Device> RawArena<D> {
         self.minds_drops.set(minds_drops);
         let watched =
             minds_drops || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
+        let watched = watched || self.region.fences().is_lost();
         self.zones.set_fast_path(!watched);
     }
 }

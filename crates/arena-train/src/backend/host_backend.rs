@@ -209,6 +209,7 @@ impl Backend for HostBackend {
         indices: &[u32],
         pixels: Out<'_, Self>,
         labels: Out<'_, Self, u32>,
+        _workspace: Out<'_, Self, u8>,
     ) -> Result<(), TrainError> {
         Ok(fill_batch(dataset, indices, pixels.into_mut_slice(), labels.into_mut_slice())?)
     }

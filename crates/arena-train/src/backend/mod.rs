@@ -3,16 +3,20 @@
 //! A [`Backend`] is a device together with the kernels for it. Layers are written once over it:
 //! they allocate from the scope, and hand views to the backend, which never allocates.
 
+#[cfg(feature = "_cuda")]
+pub mod cuda;
 pub mod host;
 mod host_backend;
 mod probe_backend;
 
-use arena_scope::{Device, Transient, View, ViewMut};
+use arena_scope::{Device, Persistent, Transient, View, ViewMut};
 
 use crate::data::Dataset;
 use crate::error::TrainError;
 use host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
 
+#[cfg(feature = "_cuda")]
+pub use cuda::CudaBackend;
 pub use host_backend::HostBackend;
 pub use probe_backend::ProbeBackend;
 
@@ -68,6 +72,27 @@ pub struct LossMut<'v, D: Device> {
 pub trait Backend: std::fmt::Debug {
     /// Where the buffers lie.
     type Device: Device;
+
+    /// Memory that the libraries behind the kernels work in, in bytes: it is given to them once, as
+    /// one persistent buffer, so that they allocate nothing behind the arena's back.
+    fn library_workspace_bytes(&self) -> usize {
+        0
+    }
+
+    /// Takes the memory for the libraries, of [`library_workspace_bytes`] bytes, if that is not 0.
+    ///
+    /// # Errors
+    ///
+    /// When the libraries refuse it.
+    ///
+    /// [`library_workspace_bytes`]: Self::library_workspace_bytes
+    fn take_library_workspace(
+        &mut self,
+        workspace: Persistent<u8, Self::Device>,
+    ) -> Result<(), TrainError> {
+        drop(workspace);
+        Ok(())
+    }
 
     /// Workspace of [`conv_forward`](Self::conv_forward), in elements of `f32`.
     ///
@@ -218,6 +243,12 @@ pub trait Backend: std::fmt::Debug {
         moments: [Out<'_, Self>; 2],
     ) -> Result<(), TrainError>;
 
+    /// Workspace of [`load_batch`](Self::load_batch) for `images` images of a dataset, in bytes.
+    fn load_batch_workspace_bytes(&self, dataset: &Dataset, images: usize) -> usize {
+        let _ = (dataset, images);
+        0
+    }
+
     /// Fills a batch: normalised pixels `[indices.len(), rows, columns]` and labels.
     ///
     /// # Errors
@@ -229,5 +260,6 @@ pub trait Backend: std::fmt::Debug {
         indices: &[u32],
         pixels: Out<'_, Self>,
         labels: Out<'_, Self, u32>,
+        workspace: Out<'_, Self, u8>,
     ) -> Result<(), TrainError>;
 }

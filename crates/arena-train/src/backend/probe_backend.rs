@@ -9,20 +9,24 @@ use crate::error::TrainError;
 
 /// Stands for another backend: it asks for the same workspaces and computes nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct ProbeBackend<B> {
-    real: B,
+pub struct ProbeBackend<'b, B> {
+    real: &'b B,
 }
 
-impl<B: Backend> ProbeBackend<B> {
+impl<'b, B: Backend> ProbeBackend<'b, B> {
     /// A backend that stands for `real`.
     #[must_use]
-    pub const fn of(real: B) -> Self {
+    pub const fn of(real: &'b B) -> Self {
         Self { real }
     }
 }
 
-impl<B: Backend> Backend for ProbeBackend<B> {
+impl<B: Backend> Backend for ProbeBackend<'_, B> {
     type Device = Probe;
+
+    fn library_workspace_bytes(&self) -> usize {
+        self.real.library_workspace_bytes()
+    }
 
     fn conv_forward_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError> {
         self.real.conv_forward_workspace_len(shape)
@@ -136,12 +140,17 @@ impl<B: Backend> Backend for ProbeBackend<B> {
         Ok(())
     }
 
+    fn load_batch_workspace_bytes(&self, dataset: &Dataset, images: usize) -> usize {
+        self.real.load_batch_workspace_bytes(dataset, images)
+    }
+
     fn load_batch(
         &self,
         _dataset: &Dataset,
         _indices: &[u32],
         _pixels: Out<'_, Self>,
         _labels: Out<'_, Self, u32>,
+        _workspace: Out<'_, Self, u8>,
     ) -> Result<(), TrainError> {
         Ok(())
     }

@@ -75,6 +75,53 @@ pub fn shuffled_order(seed: u64, epoch: u64, order: &mut [u32]) {
     order.shuffle(&mut rng);
 }
 
+/// Writes the bytes of the images at `indices`, in their order, and behind them their labels: a
+/// batch as it goes to a device that normalises the pixels itself.
+///
+/// `bytes` is `[indices.len(), rows, cols]` pixels and `[indices.len()]` labels.
+///
+/// # Errors
+///
+/// [`BatchError`] when `bytes` does not fit or an index is beyond the end; nothing is written.
+pub fn gather_batch(
+    dataset: &Dataset,
+    indices: &[u32],
+    bytes: &mut [u8],
+) -> Result<(), BatchError> {
+    let image_len = checked_image_len(dataset)?;
+    check_len("bytes", bytes.len(), indices.len() * (image_len + 1))?;
+    check_indices(dataset, indices)?;
+    let (pixels, labels) = bytes.split_at_mut(indices.len() * image_len);
+    let slots = pixels.chunks_exact_mut(image_len.max(1)).zip(labels);
+    for ((pixels, label), index) in slots.zip(indices) {
+        let index = *index as usize;
+        pixels.copy_from_slice(&dataset.images[index * image_len..][..image_len]);
+        *label = dataset.labels[index];
+    }
+    Ok(())
+}
+
+/// Pixels of one image, where the dataset holds as many as it says.
+fn checked_image_len(dataset: &Dataset) -> Result<usize, BatchError> {
+    let Dataset { rows, cols, .. } = *dataset;
+    let (pixels, labels) = (dataset.images.len(), dataset.len());
+    rows.checked_mul(cols)
+        .filter(|image_len| image_len.checked_mul(labels) == Some(pixels))
+        .ok_or(BatchError::Dataset { pixels, labels, rows, cols })
+}
+
+fn check_len(operand: &'static str, found: usize, expected: usize) -> Result<(), BatchError> {
+    if found == expected { Ok(()) } else { Err(BatchError::Length { operand, expected, found }) }
+}
+
+fn check_indices(dataset: &Dataset, indices: &[u32]) -> Result<(), BatchError> {
+    let count = dataset.len();
+    match indices.iter().find(|index| **index as usize >= count) {
+        Some(index) => Err(BatchError::Index { index: *index, count }),
+        None => Ok(()),
+    }
+}
+
 /// Writes the normalised pixels and the labels of the images at `indices`, in their order.
 ///
 /// `pixels` is `[indices.len(), rows, cols]`, `labels` `[indices.len()]`.
@@ -88,24 +135,10 @@ pub fn fill_batch(
     pixels: &mut [f32],
     labels: &mut [u32],
 ) -> Result<(), BatchError> {
-    let Dataset { rows, cols, .. } = *dataset;
-    let count = dataset.len();
-    let image_len = rows
-        .checked_mul(cols)
-        .filter(|image_len| image_len.checked_mul(count) == Some(dataset.images.len()))
-        .ok_or(BatchError::Dataset { pixels: dataset.images.len(), labels: count, rows, cols })?;
-    let check = |operand, found, expected| {
-        if found == expected {
-            Ok(())
-        } else {
-            Err(BatchError::Length { operand, expected, found })
-        }
-    };
-    check("pixels", pixels.len(), indices.len() * image_len)?;
-    check("labels", labels.len(), indices.len())?;
-    if let Some(index) = indices.iter().find(|index| **index as usize >= count) {
-        return Err(BatchError::Index { index: *index, count });
-    }
+    let image_len = checked_image_len(dataset)?;
+    check_len("pixels", pixels.len(), indices.len() * image_len)?;
+    check_len("labels", labels.len(), indices.len())?;
+    check_indices(dataset, indices)?;
     // (p / 255 - mean) / std as one multiplication and one addition.
     let (scale, shift) = (1.0 / (255.0 * PIXEL_STD), -PIXEL_MEAN / PIXEL_STD);
     let slots = pixels.chunks_exact_mut(image_len.max(1)).zip(labels);

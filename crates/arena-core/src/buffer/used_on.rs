@@ -1,0 +1,57 @@
+//! Buffers that another stream uses.
+
+#![forbid(unsafe_code)]
+
+use bytemuck::Pod;
+
+use super::{Persistent, Transient, View, ViewMut};
+use crate::device::Device;
+use crate::error::Error;
+
+/// What a declaration through a buffer that a scope ends outlives: no root scope.
+pub(crate) const UNTIL_THE_ROOT_CLOSES: u32 = 1;
+const FOR_GOOD: u32 = 0;
+
+macro_rules! also_used_on {
+    ($buffer:ty, $until:expr, $summary:literal) => {
+        impl<T: Pod, D: Device> $buffer {
+            #[doc = $summary]
+            ///
+            /// `stream` waits, on the device, for what is queued on the arena's stream now; what it
+            /// does with the buffer later than the next close is the caller's to declare again.
+            ///
+            /// # Errors
+            ///
+            /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) when the stream is of another
+            /// device; [`ErrorKind::Device`](crate::ErrorKind::Device) when the device refuses the wait.
+            pub fn also_used_on(&self, stream: &D::Stream) -> Result<(), Error> {
+                self.region().declare(stream, $until)
+            }
+        }
+    };
+}
+
+also_used_on!(
+    Transient<'_, T, D>,
+    UNTIL_THE_ROOT_CLOSES,
+    "Declares that `stream` uses this buffer: nothing of the step is reused before what was queued on \
+     it, at this close or an earlier one."
+);
+also_used_on!(
+    View<'_, T, D>,
+    UNTIL_THE_ROOT_CLOSES,
+    "Declares that `stream` uses this buffer, until the root scope closes; see \
+     [`Transient::also_used_on`]."
+);
+also_used_on!(
+    ViewMut<'_, T, D>,
+    UNTIL_THE_ROOT_CLOSES,
+    "Declares that `stream` uses this buffer, until the root scope closes; see \
+     [`Transient::also_used_on`]."
+);
+also_used_on!(
+    Persistent<T, D>,
+    FOR_GOOD,
+    "Declares that `stream` uses this buffer, for good: every close waits for what is queued on it, \
+     and so does the region's end."
+);

@@ -1,0 +1,202 @@
+//! How much of a device's memory an arena takes.
+
+#![forbid(unsafe_code)]
+
+use crate::bytes::ByteSize;
+use crate::error::{DeviceError, DeviceErrorKind, Error};
+
+/// What a device has at one moment. Other programs may use it too, so `free_bytes` is old at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The device's name, for messages.
+    pub device: String,
+    /// Bytes that nobody holds.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+}
+
+/// A wish for a capacity: bytes, or a fraction of a device's memory, with headroom that is left to
+/// the driver and to libraries.
+///
+/// ```
+/// use arena_core::{ByteSize, Capacity, DeviceMemory};
+/// let mib = |mib| ByteSize::mib(mib).bytes();
+/// let memory =
+///     DeviceMemory { device: "gpu".into(), free_bytes: mib(850), total_bytes: mib(1000) };
+/// assert_eq!(Capacity::fraction_of_free(0.5).of(&memory)?, ByteSize::mib(425));
+/// let headroom = ByteSize::mib(100);
+/// assert_eq!(Capacity::fraction_of_free(1.0).headroom(headroom).of(&memory)?, ByteSize::mib(750));
+/// let refused = Capacity::fraction_of_total(0.9).of(&memory).unwrap_err();
+/// assert!(refused.to_string().contains("other programs"));
+/// # Ok::<(), arena_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Capacity {
+    wish: Wish,
+    headroom: ByteSize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Wish {
+    Bytes(ByteSize),
+    OfTotal(f64),
+    OfFree(f64),
+}
+
+impl Capacity {
+    /// Exactly `size`.
+    #[must_use]
+    pub const fn exactly(size: ByteSize) -> Self {
+        Self::new(Wish::Bytes(size))
+    }
+
+    /// A fraction of the device's total memory, the same on each run: 0 to 1.
+    #[must_use]
+    pub const fn fraction_of_total(fraction: f64) -> Self {
+        Self::new(Wish::OfTotal(fraction))
+    }
+
+    /// A fraction of what is free now less the headroom: 0 to 1. Two programs that start together
+    /// race for it.
+    #[must_use]
+    pub const fn fraction_of_free(fraction: f64) -> Self {
+        Self::new(Wish::OfFree(fraction))
+    }
+
+    const fn new(wish: Wish) -> Self {
+        Self { wish, headroom: ByteSize::bytes_exact(0) }
+    }
+
+    /// Leaves at least so much of the free memory to the driver and libraries.
+    #[must_use]
+    pub const fn headroom(mut self, headroom: ByteSize) -> Self {
+        self.headroom = headroom;
+        self
+    }
+
+    /// The capacity on a device.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) with
+    /// [`DeviceErrorKind::OutOfMemory`] when it does not fit beside the headroom, with
+    /// [`DeviceErrorKind::Refused`] when a fraction is not between 0 and 1, or when the whole free
+    /// memory is asked for and no headroom is named.
+    pub fn of(self, memory: &DeviceMemory) -> Result<ByteSize, Error> {
+        let DeviceMemory { free_bytes, total_bytes, .. } = *memory;
+        let usable_bytes = free_bytes.saturating_sub(self.headroom.bytes());
+        let asked_bytes = match self.wish {
+            Wish::Bytes(size) => size.bytes(),
+            Wish::OfTotal(fraction) => part(total_bytes, checked(fraction, memory)?),
+            Wish::OfFree(fraction) => part(usable_bytes, checked(fraction, memory)?),
+        };
+        let everything = asked_bytes == free_bytes && !matches!(self.wish, Wish::Bytes(_));
+        if everything && free_bytes > 0 {
+            return Err(refuse(
+                memory,
+                format!(
+                    "all {free_bytes} free bytes were asked for, which leaves nothing to the driver \
+                     and to libraries: name a headroom"
+                ),
+                DeviceErrorKind::Refused,
+            ));
+        }
+        if asked_bytes > usable_bytes {
+            let (headroom, held) = (self.headroom, total_bytes.saturating_sub(free_bytes));
+            let kind = DeviceErrorKind::OutOfMemory { asked_bytes, free_bytes, total_bytes };
+            let headroom = match headroom.bytes() {
+                0 => String::new(),
+                bytes => format!(" less {bytes} of headroom"),
+            };
+            return Err(refuse(
+                memory,
+                format!(
+                    "asked {asked_bytes} bytes, free {free_bytes}{headroom} of {total_bytes}; {held} \
+                     are held by the driver, this program and other programs: ask for less, or for a \
+                     fraction of what is free"
+                ),
+                kind,
+            ));
+        }
+        Ok(ByteSize::bytes_exact(asked_bytes))
+    }
+}
+
+fn checked(fraction: f64, memory: &DeviceMemory) -> Result<f64, Error> {
+    if (0.0..=1.0).contains(&fraction) {
+        return Ok(fraction);
+    }
+    let reason = format!("a fraction of memory is between 0 and 1, not {fraction}");
+    Err(refuse(memory, reason, DeviceErrorKind::Refused))
+}
+
+fn refuse(memory: &DeviceMemory, reason: String, kind: DeviceErrorKind) -> Error {
+    DeviceError { device: memory.device.clone(), call: "capacity", reason, kind }.into()
+}
+
+/// A fraction of a number of bytes, rounded down, and never more than the whole.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a fraction is not exact to the byte; the result is between 0 and the whole"
+)]
+fn part(bytes: u64, fraction: f64) -> u64 {
+    ((bytes as f64 * fraction) as u64).min(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use rstest::rstest;
+
+    const MEMORY: (u64, u64) = (850, 1000);
+
+    fn of(capacity: Capacity, (free_bytes, total_bytes): (u64, u64)) -> Result<u64, String> {
+        let memory = DeviceMemory { device: "gpu".to_owned(), free_bytes, total_bytes };
+        capacity.of(&memory).map(ByteSize::bytes).map_err(|error| error.to_string())
+    }
+
+    fn bytes(bytes: u64) -> ByteSize {
+        ByteSize::bytes_exact(bytes)
+    }
+
+    #[rstest]
+    #[case::fraction_of_free(Capacity::fraction_of_free(0.9), 765)]
+    #[case::fraction_of_total(Capacity::fraction_of_total(0.5), 500)]
+    #[case::exactly_what_is_free(Capacity::exactly(bytes(850)), 850)]
+    #[case::less_headroom(Capacity::fraction_of_free(1.0).headroom(bytes(100)), 750)]
+    #[case::bytes_beside_headroom(Capacity::exactly(bytes(750)).headroom(bytes(100)), 750)]
+    #[case::nothing(Capacity::fraction_of_total(0.0), 0)]
+    #[case::less_than_nothing(Capacity::fraction_of_free(1.0).headroom(bytes(900)), 0)]
+    fn a_wish_becomes_bytes(#[case] capacity: Capacity, #[case] expected: u64) {
+        assert_eq!(of(capacity, MEMORY), Ok(expected));
+    }
+
+    #[rstest]
+    #[case::fraction_of_total(Capacity::fraction_of_total(0.9))]
+    #[case::bytes(Capacity::exactly(bytes(900)))]
+    #[case::no_room_for_the_headroom(Capacity::exactly(bytes(900)).headroom(bytes(1)))]
+    fn more_than_is_free_is_refused_with_the_figures(#[case] capacity: Capacity) {
+        let memory = DeviceMemory { device: "gpu".to_owned(), free_bytes: 850, total_bytes: 1000 };
+        let error = capacity.of(&memory).unwrap_err();
+        let ErrorKind::Device(device_error) = error.kind() else { panic!("{error}") };
+        let expected =
+            DeviceErrorKind::OutOfMemory { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 };
+        assert_eq!(device_error.kind, expected);
+        assert!(error.to_string().contains("a fraction of what is free"), "{error}");
+    }
+
+    #[rstest]
+    #[case(Capacity::fraction_of_free(1.0), "headroom")]
+    #[case(Capacity::fraction_of_total(0.85), "headroom")]
+    #[case(Capacity::fraction_of_free(1.01), "between 0 and 1")]
+    #[case(Capacity::fraction_of_total(-0.5), "between 0 and 1")]
+    #[case(Capacity::fraction_of_free(f64::NAN), "between 0 and 1")]
+    fn everything_and_nonsense_are_refused(#[case] capacity: Capacity, #[case] why: &str) {
+        let refused = of(capacity, MEMORY).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The arena's buffers inside cudarc's calls: copies, memsets, launches, cuBLAS.
+//!
+//! They bring no events of their own. On the arena's stream none is needed. A stream that this device
+//! made, or that was declared, is declared by being handed over here. Of any other stream only a bare
+//! reference arrives, and it may be destroyed before the scope closes; so its work is waited for on the
+//! host as soon as it is queued.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{
+    CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
+};
+
+use super::Cuda;
+use crate::buffer::{Persistent, Transient, UNTIL_THE_ROOT_CLOSES, View, ViewMut};
+use crate::device::Device;
+use crate::error::Error;
+use crate::region::Region;
+
+/// Lets `stream` use a buffer of the region. It cannot fail, so an error waits for the next fallible
+/// call.
+fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+    let device = region.device();
+    if *stream == **device.stream() {
+        return SyncOnDrop::Record(None);
+    }
+    let known = region
+        .find_declared(|declared| std::ptr::eq(&raw const **declared, stream))
+        .or_else(|| device.find_stream(stream));
+    let (ordered, sync): (Result<(), Error>, _) = match known {
+        Some(owner) => (region.declare(&owner, UNTIL_THE_ROOT_CLOSES), SyncOnDrop::Record(None)),
+        None => (device.order_before(stream).map_err(Error::from), SyncOnDrop::sync_stream(stream)),
+    };
+    if let Err(error) = ordered {
+        region.keep_failure(error);
+    }
+    sync
+}
+
+macro_rules! device_buffer {
+    ($buffer:ty) => {
+        impl<T: Pod> DeviceSlice<T> for $buffer {
+            fn len(&self) -> usize {
+                self.len()
+            }
+
+            fn stream(&self) -> &Arc<CudaStream> {
+                self.region().device().stream()
+            }
+        }
+
+        impl<T: Pod> DevicePtr<T> for $buffer {
+            fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+                (self.address(), hand_over(self.region(), stream))
+            }
+        }
+
+        // SAFETY: the argument is the buffer's 64-bit device address, which is read when the kernel is
+        // launched; the buffer is borrowed for longer than the builder lives.
+        unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
+            #[inline(always)]
+            fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
+                self.arg(buffer.address_ref())
+            }
+        }
+    };
+}
+
+macro_rules! mutable_device_buffer {
+    ($buffer:ty) => {
+        impl<T: Pod> DevicePtrMut<T> for $buffer {
+            fn device_ptr_mut<'a>(
+                &'a mut self,
+                stream: &'a CudaStream,
+            ) -> (CUdeviceptr, SyncOnDrop<'a>) {
+                (self.address(), hand_over(self.region(), stream))
+            }
+        }
+
+        // SAFETY: as for the shared reference.
+        unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
+            #[inline(always)]
+            fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
+                self.arg(buffer.address_ref())
+            }
+        }
+    };
+}
+
+device_buffer!(Persistent<T, Cuda>);
+device_buffer!(Transient<'_, T, Cuda>);
+device_buffer!(View<'_, T, Cuda>);
+device_buffer!(ViewMut<'_, T, Cuda>);
+mutable_device_buffer!(Persistent<T, Cuda>);
+mutable_device_buffer!(Transient<'_, T, Cuda>);
+mutable_device_buffer!(ViewMut<'_, T, Cuda>);

@@ -1,0 +1,60 @@
+//! What a refused driver call says. Formatting one of cudarc's errors would call the driver, so the
+//! code is named here.
+
+#![forbid(unsafe_code)]
+
+use cudarc::driver::sys::CUresult;
+
+use crate::error::{DeviceError, DeviceErrorKind};
+
+/// A call that was refused, before anybody knows for which device.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Failure {
+    /// By the driver.
+    Driver { call: &'static str, code: CUresult },
+    /// By this crate, because a graph is captured.
+    InCapture { call: &'static str },
+}
+
+/// The outcome of a driver call.
+pub(super) fn done(call: &'static str, code: CUresult) -> Result<(), Failure> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(Failure::Driver { call, code }),
+    }
+}
+
+/// Whether a context that met this error is broken until it is destroyed: "the process must be
+/// terminated and relaunched", as the driver's documentation has it for most of these.
+fn is_final(code: CUresult) -> bool {
+    matches!(code as u32, 4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719)
+}
+
+impl Failure {
+    pub(super) fn is_out_of_memory(self) -> bool {
+        matches!(self, Self::Driver { code: CUresult::CUDA_ERROR_OUT_OF_MEMORY, .. })
+    }
+
+    /// The error, on the device of that name.
+    pub(super) fn on(self, device: &str) -> DeviceError {
+        let device = device.to_owned();
+        match self {
+            Self::InCapture { call } => DeviceError {
+                device,
+                call,
+                reason: "not while a graph is captured on the arena's stream".to_owned(),
+                kind: DeviceErrorKind::InCapture,
+            },
+            Self::Driver { call, code } => {
+                let name = format!("{code:?} ({})", code as u32);
+                let (reason, kind) = if is_final(code) {
+                    let hint = "the device is lost to this process, and its contents with it";
+                    (format!("{name}; {hint}"), DeviceErrorKind::Final)
+                } else {
+                    (name, DeviceErrorKind::Refused)
+                };
+                DeviceError { device, call, reason, kind }
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The device: one context, one stream, and the calls of [`Device`] on them.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use cudarc::driver::{CudaContext, CudaStream, sys};
+
+use super::code::{Failure, done};
+use super::context::{Restore, with_current};
+use super::event::Event;
+use super::presence;
+use crate::bytes::Alignment;
+use crate::capacity::DeviceMemory;
+use crate::device::{Device, Obtained};
+use crate::error::{DeviceError, DeviceErrorKind, Error};
+
+/// A CUDA device, with the stream that the arena belongs to.
+///
+/// Fills and copies are queued on that stream; no call waits for another one. The region is one
+/// `cuMemAlloc`, and goes back by one `cuMemFree` after the stream has been waited for. Each call makes
+/// the device current on its thread and puts the context back that was current before.
+///
+/// ```
+/// use arena_core::{ByteSize, Cuda, RawArena};
+///
+/// match Cuda::new(0) {
+///     Ok(device) => {
+///         let arena = RawArena::new(device, ByteSize::mib(1))?;
+///         let weights = arena.persistent_from(&[0.5_f32; 25])?;
+///         assert_eq!(weights.view().to_vec()?[24], 0.5);
+///     }
+///     // No driver, no device, an old driver, or built without the feature: it says which.
+///     Err(reason) => println!("not on a GPU: {reason}"),
+/// }
+/// # Ok::<(), arena_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Cuda {
+    stream: Arc<CudaStream>,
+    name: String,
+    /// Streams made by this device: where one is handed to a call as a bare reference, its owner is
+    /// found here.
+    streams: Mutex<Vec<Weak<CudaStream>>>,
+    /// The error that broke the device.
+    lost: OnceLock<DeviceError>,
+    /// Last, to act when the fields above are gone.
+    restore: Restore,
+}
+
+impl Cuda {
+    /// The device of that number, in its primary context, with a new stream.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) with [`DeviceErrorKind::Unavailable`] when there
+    /// is no driver, no such device, or only an older driver; or the driver's refusal. It says which,
+    /// and never panics.
+    pub fn new(ordinal: usize) -> Result<Self, Error> {
+        let name = format!("cuda:{ordinal}");
+        let count = presence::device_count(&name)?;
+        if ordinal >= count {
+            return Err(DeviceError {
+                device: name,
+                call: "cuDeviceGet",
+                reason: format!("there is no such device: they are numbered 0 to {}", count - 1),
+                kind: DeviceErrorKind::Unavailable,
+            }
+            .into());
+        }
+        let _restore = Restore::remember();
+        let refused = |call, code| Failure::Driver { call, code }.on(&name);
+        let context = CudaContext::new(ordinal)
+            .map_err(|error| refused("cuDevicePrimaryCtxRetain", error.0))?;
+        let stream = context.new_stream().map_err(|error| refused("cuStreamCreate", error.0))?;
+        Self::on(stream)
+    }
+
+    /// The device of a stream that is there already; the arena then belongs to it. It can be the null
+    /// stream, which no graph can be captured on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) for the per-thread default stream: an
+    /// arena goes to other threads, where that would be another stream.
+    pub fn on(stream: Arc<CudaStream>) -> Result<Self, Error> {
+        let name = format!("cuda:{}", stream.context().ordinal());
+        if is_per_thread(&stream) {
+            return Err(crate::ErrorKind::WrongDevice {
+                what: "the per-thread default stream, which is another one on each thread,".into(),
+                device: name,
+            }
+            .into());
+        }
+        let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
+        Ok(Self { stream, name, streams, lost, restore: Restore::nothing() })
+    }
+
+    /// The number of devices.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new); there is at least one device otherwise.
+    pub fn device_count() -> Result<usize, Error> {
+        Ok(presence::device_count("cuda")?)
+    }
+
+    /// The context, which lives as long as the device.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        self.stream.context()
+    }
+
+    /// A new stream of this device, which waits for no other. Declare it to the scope or the buffers
+    /// that it uses. When one of this arena's buffers is handed to a safe call of cudarc on it, that
+    /// declares it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn new_stream(&self) -> Result<Arc<CudaStream>, Error> {
+        let stream = self.call(|| {
+            let made = self.context().new_stream();
+            made.map_err(|error| Failure::Driver { call: "cuStreamCreate", code: error.0 })
+        })?;
+        let mut streams = self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        Ok(stream)
+    }
+
+    /// The owner of a stream that this device made.
+    pub(super) fn find_stream(&self, stream: &CudaStream) -> Option<Arc<CudaStream>> {
+        let streams = self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        streams.iter().find(|known| ptr::eq(known.as_ptr(), stream)).and_then(Weak::upgrade)
+    }
+
+    /// What the device has, and what of it is free now.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn memory(&self) -> Result<DeviceMemory, Error> {
+        let (free_bytes, total_bytes) = self.call(memory_info)?;
+        Ok(DeviceMemory { device: self.name.clone(), free_bytes, total_bytes })
+    }
+
+    /// Runs driver calls with the device current, unless it is lost.
+    fn call<R>(&self, body: impl FnOnce() -> Result<R, Failure>) -> Result<R, DeviceError> {
+        self.health()?;
+        self.call_even_if_lost(body)
+    }
+
+    fn call_even_if_lost<R>(
+        &self,
+        body: impl FnOnce() -> Result<R, Failure>,
+    ) -> Result<R, DeviceError> {
+        with_current(self.context(), body).map_err(|failure| {
+            let error = failure.on(&self.name);
+            if error.kind == DeviceErrorKind::Final {
+                return self.lost.get_or_init(|| error).clone();
+            }
+            error
+        })
+    }
+
+    /// Refuses `call` while a graph is captured on the arena's stream: the driver would refuse it too,
+    /// and throw the capture away.
+    fn refuse_in_capture(&self, call: &'static str) -> Result<(), Failure> {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is alive, and the status goes into a live variable.
+        let code = unsafe { sys::cuStreamIsCapturing(self.stream.cu_stream(), &raw mut status) };
+        done("cuStreamIsCapturing", code)?;
+        match status {
+            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => Err(Failure::InCapture { call }),
+        }
+    }
+
+    /// Makes a stream, of this context or another one, wait for what is queued on the arena's stream;
+    /// on the host if the device cannot.
+    pub(super) fn order_before(&self, stream: &CudaStream) -> Result<(), DeviceError> {
+        let on_the_device = self.call(|| {
+            let event = Event::new(self.context())?;
+            record(&event, &self.stream)?;
+            wait(stream, &event)
+        });
+        on_the_device.or_else(|_| self.synchronise())
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        self.restore = Restore::remember();
+    }
+}
+
+/// Whether a stream is the per-thread default stream, which has the handle 2 on every thread.
+fn is_per_thread(stream: &CudaStream) -> bool {
+    stream.cu_stream().addr() == 2
+}
+
+fn memory_info() -> Result<(u64, u64), Failure> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both numbers go into live variables.
+    done("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
+    Ok((free as u64, total as u64))
+}
+
+fn record(event: &Event, stream: &CudaStream) -> Result<(), Failure> {
+    // SAFETY: event and stream are alive; the driver refuses those of different contexts.
+    done("cuEventRecord", unsafe { sys::cuEventRecord(event.handle(), stream.cu_stream()) })
+}
+
+fn wait(stream: &CudaStream, event: &Event) -> Result<(), Failure> {
+    // SAFETY: event and stream are alive; an event may be destroyed while a wait for it is queued.
+    let code = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.handle(), 0) };
+    done("cuStreamWaitEvent", code)
+}
+
+fn synchronise(stream: &CudaStream) -> Result<(), Failure> {
+    // SAFETY: the stream is alive.
+    done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream.cu_stream()) })
+}
+
+/// Whether the driver knows this host memory, so that copies from it are read only when they run.
+fn is_pinned(from: &[u8]) -> Result<bool, Failure> {
+    let mut kind = 0_u32;
+    let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    let address = from.as_ptr().addr() as u64;
+    // SAFETY: the attribute is an `unsigned int`, which goes into a live variable; the address is only
+    // looked up.
+    let code = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) };
+    match code {
+        // What the driver says of memory that it did not make.
+        sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(false),
+        code => done("cuPointerGetAttribute", code).map(|()| true),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a `usize` has 64 bits, see the crate's root")]
+const fn length(bytes: u64) -> usize {
+    bytes as usize
+}
+
+// SAFETY: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes back; the device is not
+// host visible.
+unsafe impl Device for Cuda {
+    type Memory = ();
+    type Stream = Arc<CudaStream>;
+    type Event = Event;
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// What `cuMemAlloc` promises ("suitably aligned for any kind of variable") is 256 bytes on every
+    /// device so far; the texture alignment, which is larger on some, is not promised.
+    fn base_alignment(&self) -> Alignment {
+        Alignment::DEFAULT
+    }
+
+    fn obtain(&self, bytes: u64) -> Result<Obtained<()>, DeviceError> {
+        if bytes == 0 {
+            // The driver refuses nothing as a size. No byte will be used.
+            return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle: () });
+        }
+        let mut base_address = 0;
+        let mut memory = None;
+        let obtained = self.call(|| {
+            self.refuse_in_capture("cuMemAlloc")?;
+            // SAFETY: the address goes into a live variable.
+            let code = unsafe { sys::cuMemAlloc_v2(&raw mut base_address, length(bytes)) };
+            done("cuMemAlloc", code).inspect_err(|failure| {
+                if failure.is_out_of_memory() {
+                    memory = memory_info().ok();
+                }
+            })
+        });
+        match (obtained, memory) {
+            (Ok(()), _) => Ok(Obtained { base_address, handle: () }),
+            (Err(error), None) => Err(error),
+            (Err(error), Some((free_bytes, total_bytes))) => Err(DeviceError {
+                reason: format!(
+                    "{}: asked {bytes} bytes, free {free_bytes} of {total_bytes}; the rest is held by \
+                     this program and by other programs: ask for less, or for a fraction of what is \
+                     free",
+                    error.reason
+                ),
+                kind: DeviceErrorKind::OutOfMemory { asked_bytes: bytes, free_bytes, total_bytes },
+                ..error
+            }),
+        }
+    }
+
+    unsafe fn release(&self, memory: Obtained<()>, bytes: u64) -> Result<(), DeviceError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.call_even_if_lost(|| {
+            let waited = synchronise(&self.stream);
+            // SAFETY: the caller passes what `obtain` got from `cuMemAlloc`, and nobody uses it any
+            // more. It is freed also when waiting fails: the context is broken then, and runs nothing.
+            let freed = done("cuMemFree", unsafe { sys::cuMemFree_v2(memory.base_address) });
+            waited.and(freed)
+        })
+    }
+
+    /// Nothing: memory of `cuMemAlloc` goes back as a whole.
+    unsafe fn give_back(&self, _address: u64, _bytes: u64) -> Result<u64, DeviceError> {
+        Ok(0)
+    }
+
+    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        self.call(|| {
+            // SAFETY: the caller gives a range of the region; the stream is alive.
+            let code = unsafe {
+                sys::cuMemsetD8Async(address, value, length(bytes), self.stream.cu_stream())
+            };
+            done("cuMemsetD8Async", code)
+        })
+    }
+
+    /// From pageable memory an asynchronous copy returns once its source has been copied to staging
+    /// memory (CUDA driver API, "API synchronization behavior", asynchronous memcpy). From pinned memory
+    /// it may be read later, so that is waited for: to overlap such a copy, use cudarc's own calls on
+    /// the buffer, which borrow their source as long as needed.
+    unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.call(|| {
+            self.refuse_in_capture("cuMemcpyHtoDAsync")?;
+            let pinned = is_pinned(from)?;
+            let (source, stream) = (from.as_ptr().cast::<c_void>(), self.stream.cu_stream());
+            // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is
+            // borrowed until it was read: by the call if pageable, until the wait below if pinned.
+            let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to_address, source, from.len(), stream) };
+            done("cuMemcpyHtoDAsync", code)?;
+            if pinned { synchronise(&self.stream) } else { Ok(()) }
+        })
+    }
+
+    unsafe fn copy_out(&self, to: &mut [u8], from_address: u64) -> Result<(), DeviceError> {
+        self.call(|| {
+            self.refuse_in_capture("cuMemcpyDtoHAsync")?;
+            let (target, stream) = (to.as_mut_ptr().cast::<c_void>(), self.stream.cu_stream());
+            // SAFETY: the caller gives a range of the region with as many bytes as `to`, which is
+            // borrowed mutably until the wait below.
+            let code = unsafe { sys::cuMemcpyDtoHAsync_v2(target, from_address, to.len(), stream) };
+            done("cuMemcpyDtoHAsync", code)?;
+            synchronise(&self.stream)
+        })
+    }
+
+    unsafe fn copy_within(
+        &self,
+        to_address: u64,
+        from_address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        self.call(|| {
+            let stream = self.stream.cu_stream();
+            // SAFETY: the caller gives two ranges of regions of this device that do not overlap.
+            let code = unsafe {
+                sys::cuMemcpyDtoDAsync_v2(to_address, from_address, length(bytes), stream)
+            };
+            done("cuMemcpyDtoDAsync", code)
+        })
+    }
+
+    fn synchronise(&self) -> Result<(), DeviceError> {
+        self.synchronise_stream(&self.stream)
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    fn owns_stream(&self, stream: &Arc<CudaStream>) -> bool {
+        stream.context() == self.context() && !is_per_thread(stream)
+    }
+
+    fn health(&self) -> Result<(), DeviceError> {
+        self.lost.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    fn new_event(&self) -> Result<Event, DeviceError> {
+        self.call(|| Event::new(self.context()))
+    }
+
+    fn record(&self, event: &Event, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
+        self.call(|| record(event, stream))
+    }
+
+    fn wait(&self, stream: &Arc<CudaStream>, event: &Event) -> Result<(), DeviceError> {
+        self.call(|| wait(stream, event))
+    }
+
+    fn synchronise_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
+        self.call(|| {
+            self.refuse_in_capture("cuStreamSynchronize")?;
+            synchronise(stream)
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! Streams that use the region beside the arena's own, and the order of reuse behind them.
+//!
+//! The arena's own stream orders reuse by itself. Another stream is *declared*: it then waits for
+//! what is queued on the arena's stream, and every close makes the arena's stream wait for what was
+//! queued on it. Both happen on the device, through one event that is recorded again and again: a
+//! wait is for the record before it.
+//!
+//! A declaration may come from any thread that holds a buffer, so it is behind a lock; a close without
+//! any looks at one flag.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::device::Device;
+use crate::error::{DeviceError, Error, ErrorKind};
+
+/// The declared streams of one region.
+pub(crate) struct Fences<D: Device> {
+    /// Whether the state holds anything. A thread that declared has ended its use of the buffer before
+    /// the scope closes, and that order is all that reading this flag needs.
+    busy: AtomicBool,
+    state: Mutex<State<D>>,
+}
+
+struct State<D: Device> {
+    declared: Vec<Declared<D::Stream>>,
+    /// Made at the first declaration.
+    event: Option<D::Event>,
+    /// A failure that nobody could be told of, for the next fallible call.
+    failure: Option<Error>,
+    /// Why a stream could not be waited for: the end of this arena.
+    lost: Option<DeviceError>,
+}
+
+struct Declared<S> {
+    stream: S,
+    /// It is forgotten when a scope of this depth, or an outer one, closes; at depth 0 never.
+    depth: u32,
+}
+
+impl<D: Device> Fences<D> {
+    pub(crate) const fn new() -> Self {
+        let state = State { declared: Vec::new(), event: None, failure: None, lost: None };
+        Self { busy: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// What another thread's panic left behind is whole: each change below is a single push or store.
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Declares `stream` until a scope of `depth` closes, and makes it wait for the arena's stream.
+    /// It is declared even if the wait fails, since its user may not be able to hold back.
+    pub(crate) fn declare(&self, device: &D, stream: &D::Stream, depth: u32) -> Result<(), Error> {
+        if stream == device.stream() {
+            return Ok(());
+        }
+        if !device.owns_stream(stream) {
+            return Err(wrong_device(device, stream));
+        }
+        let mut state = self.lock();
+        match state.declared.iter_mut().find(|declared| declared.stream == *stream) {
+            Some(declared) => declared.depth = declared.depth.min(depth),
+            None => state.declared.push(Declared { stream: stream.clone(), depth }),
+        }
+        self.busy.store(true, Ordering::Relaxed);
+        let event = state.event(device)?;
+        Ok(order(device, event, device.stream(), stream)?)
+    }
+
+    /// Makes the arena's stream wait for what is queued on `stream` now.
+    pub(crate) fn join(&self, device: &D, stream: &D::Stream) -> Result<(), Error> {
+        if stream == device.stream() {
+            return Ok(());
+        }
+        if !device.owns_stream(stream) {
+            return Err(wrong_device(device, stream));
+        }
+        let mut state = self.lock();
+        let event = state.event(device)?;
+        Ok(order(device, event, stream, device.stream())?)
+    }
+
+    /// Makes the arena's stream wait for every declared stream, then forgets those that were declared
+    /// at `depth` or deeper.
+    ///
+    /// A stream that it cannot wait for on the device is waited for on the host, and the first error
+    /// is returned all the same; if that fails too the arena is lost.
+    #[inline]
+    pub(crate) fn join_all(&self, device: &D, depth: u32) -> Result<(), Error> {
+        if self.busy.load(Ordering::Relaxed) { self.join_declared(device, depth) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn join_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
+        let mut state = self.lock();
+        let mut declared = std::mem::take(&mut state.declared);
+        for Declared { stream, depth } in &mut declared {
+            let joined = match state.event(device) {
+                Ok(event) => order(device, event, stream, device.stream()),
+                Err(error) => Err(error),
+            };
+            let Err(error) = joined else { continue };
+            if let Err(error) = device.synchronise_stream(stream) {
+                state.lost.get_or_insert(error);
+                // The region's end tries once more.
+                *depth = 0;
+            }
+            state.failure.get_or_insert(error.into());
+        }
+        declared.retain(|declared| declared.depth < depth);
+        state.declared = declared;
+        let failure = state.failure.take();
+        self.busy.store(!state.declared.is_empty() || state.lost.is_some(), Ordering::Relaxed);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Whether another stream may be using buffers now.
+    #[inline]
+    pub(crate) fn any_declared(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) && !self.lock().declared.is_empty()
+    }
+
+    /// The declared stream that `is_it` recognises.
+    pub(crate) fn find(&self, is_it: impl Fn(&D::Stream) -> bool) -> Option<D::Stream> {
+        let state = self.lock();
+        state.declared.iter().map(|declared| &declared.stream).find(|stream| is_it(stream)).cloned()
+    }
+
+    /// Keeps an error for the next fallible call; the first is the cause.
+    pub(crate) fn keep_failure(&self, error: Error) {
+        self.lock().failure.get_or_insert(error);
+        self.busy.store(true, Ordering::Relaxed);
+    }
+
+    /// The error that was kept, once, or the loss, again and again.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if !self.busy.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        if let Some(lost) = &state.lost {
+            return Err(ErrorKind::OrderLost(lost.clone()).into());
+        }
+        state.failure.take().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) && self.lock().lost.is_some()
+    }
+}
+
+impl<D: Device> State<D> {
+    fn event(&mut self, device: &D) -> Result<&D::Event, DeviceError> {
+        match &mut self.event {
+            Some(event) => Ok(event),
+            none => Ok(none.insert(device.new_event()?)),
+        }
+    }
+}
+
+/// Makes what comes on `second` wait for what is on `first`.
+fn order<D: Device>(
+    device: &D,
+    event: &D::Event,
+    first: &D::Stream,
+    second: &D::Stream,
+) -> Result<(), DeviceError> {
+    device.record(event, first)?;
+    device.wait(second, event)
+}
+
+fn wrong_device<D: Device>(device: &D, stream: &D::Stream) -> Error {
+    ErrorKind::WrongDevice { what: format!("{stream:?}"), device: device.name() }.into()
+}
+
+impl<D: Device> fmt::Debug for Fences<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Fences")
+            .field("declared", &state.declared.len())
+            .field("lost", &state.lost)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,97 @@
+//! What can go wrong between the program and a CUDA device.
+
+use cudarc::cublas::result::CublasError;
+use cudarc::driver::DriverError;
+use thiserror::Error;
+
+use crate::backend::host::KernelError;
+
+/// Why a kernel was not queued, or why there are no kernels.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The operands do not fit the shape; nothing was queued.
+    #[error(transparent)]
+    Operands(#[from] KernelError),
+    /// A library that the dynamic loader does not find.
+    #[error("{name} is not installed, or not on the loader's path")]
+    Library {
+        /// The library.
+        name: &'static str,
+    },
+    /// The kernels' source does not compile: NVRTC is too old for the device, or broken.
+    #[error("NVRTC does not compile the kernels for {architecture}: {log}")]
+    Compile {
+        /// What it was asked to compile for.
+        architecture: String,
+        /// What it said.
+        log: String,
+    },
+    /// The driver refused a call.
+    #[error("{call}: CUDA error {code} ({name})")]
+    Driver {
+        /// What was asked for: a kernel's name, or that of the driver's function.
+        call: &'static str,
+        /// The `CUresult`.
+        code: u32,
+        /// Its name.
+        name: String,
+    },
+    /// cuBLAS refused a call.
+    #[error("{call}: cuBLAS status {status}")]
+    Blas {
+        /// The function.
+        call: &'static str,
+        /// The `cublasStatus_t`.
+        status: u32,
+    },
+    /// A buffer of an arena that belongs to another stream than the kernels.
+    #[error("the buffer's arena belongs to another stream than the kernels")]
+    OtherStream,
+    /// A cuBLAS workspace that cuBLAS would refuse.
+    #[error("a cuBLAS workspace must be aligned to 256 bytes, {address:#x} is not")]
+    Workspace {
+        /// Its address.
+        address: u64,
+    },
+}
+
+impl CudaError {
+    /// A refusal of the driver, which is there to be asked for the name, or there was no refusal.
+    pub(super) fn driver(call: &'static str) -> impl FnOnce(DriverError) -> Self {
+        move |error| {
+            let name = error.error_name().map(|name| name.to_string_lossy().into_owned());
+            Self::Driver { call, code: error.0 as u32, name: name.unwrap_or_default() }
+        }
+    }
+
+    /// A refusal of cuBLAS.
+    pub(super) fn blas(call: &'static str) -> impl FnOnce(CublasError) -> Self {
+        move |error| Self::Blas { call, status: error.0 as u32 }
+    }
+}
+
+/// `Ok` if the operand has just the length that the shape asks for.
+pub(super) fn check_len(
+    operand: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), KernelError> {
+    if found == expected { Ok(()) } else { Err(KernelError::Length { operand, expected, found }) }
+}
+
+/// `Ok` if the workspace is long enough.
+pub(super) fn check_workspace(found: usize, needed: usize) -> Result<(), KernelError> {
+    if found >= needed { Ok(()) } else { Err(KernelError::Workspace { needed, found }) }
+}
+
+/// A number of elements as kernels and cuBLAS take it.
+///
+/// Kernels count in 32 bits without a sign, cuBLAS with one; the smaller range leaves room for the
+/// last block's threads beyond the end.
+pub(super) fn count(elements: usize) -> Result<u32, KernelError> {
+    match i32::try_from(elements) {
+        Ok(count) => Ok(count.unsigned_abs()),
+        Err(_) => Err(KernelError::Overflow),
+    }
+}

@@ -1,0 +1,90 @@
+//! The kernels on one stream.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream};
+
+use super::compile::compile;
+use super::error::{CudaError, count};
+use super::gemm::Blas;
+use super::module::{Grid, Module};
+use super::range::Output;
+
+/// The network's kernels, loaded into a context, and cuBLAS: all queue their work on one stream.
+///
+/// Each function checks its operands before anything is queued, and returns when the work is
+/// queued; none allocates on the device, waits for it, or uses the host's heap.
+#[derive(Debug)]
+pub struct Kernels {
+    pub(super) module: Module,
+    pub(super) blas: Blas,
+}
+
+impl Kernels {
+    /// Compiles the kernels for the stream's device, and loads them.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] when NVRTC or cuBLAS are not there, or one of them or the driver refuses.
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
+        let capability = stream.context().compute_capability();
+        let (major, minor) = capability.map_err(CudaError::driver("cuDeviceGetAttribute"))?;
+        Self::from_ptx(stream, &compile(&format!("compute_{major}{minor}"))?)
+    }
+
+    /// Loads kernels that were compiled before, from [`SOURCE`](super::SOURCE): a driver takes PTX
+    /// for its device's architecture and for older ones.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] when cuBLAS is not there, or it or the driver refuses.
+    pub fn from_ptx(stream: &Arc<CudaStream>, ptx: &str) -> Result<Self, CudaError> {
+        let module = Module::load(stream.context(), stream.clone(), ptx)?;
+        Ok(Self { module, blas: Blas::new(stream.clone())? })
+    }
+
+    /// The stream that everything is queued on.
+    #[must_use]
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        self.module.stream()
+    }
+
+    /// The context of the stream.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        self.stream().context()
+    }
+
+    /// Gives cuBLAS memory to work in; without it, cuBLAS allocates behind the caller's back.
+    /// cuBLAS's documentation recommends 32 MiB from compute capability 9.0 on and 4 MiB before.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Workspace`] where it is not aligned to 256 bytes.
+    ///
+    /// # Safety
+    ///
+    /// `workspace` stays allocated, and nobody else uses it, until another is given, or these
+    /// kernels are dropped and the stream has passed their work.
+    pub unsafe fn set_blas_workspace(
+        &mut self,
+        workspace: Output<'_, u8>,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.blas.set_workspace(workspace) }
+    }
+
+    /// Sets each element to `value`.
+    ///
+    /// # Errors
+    ///
+    /// When there are more than `i32::MAX` elements, or the device refuses.
+    pub fn fill(&self, values: Output<'_, f32>, value: f32) -> Result<(), CudaError> {
+        let count = count(values.len())?;
+        if count == 0 {
+            return Ok(());
+        }
+        // SAFETY: a thread writes the element of its number, if that is below the length.
+        unsafe { self.module.fill(Grid::flat(count), values.address(), value, count) }
+    }
+}
