@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use arena_scope::{Cuda, Reset};
 use arena_train::backend::host::AdamConfig;
-use arena_train::capacity;
+use arena_train::capacity::{self, Placement};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::heap::CountingAllocator;
 use arena_train::optimizer::Optimizer;
@@ -53,8 +53,9 @@ fn a_steady_step_makes_nothing_and_waits_once() {
     let standin = Standin::load().unwrap();
     let device = Cuda::new(0).unwrap();
     let backend = cuda_common::backend(&device);
-    let demand = capacity::demand(&device, &backend, &config, &data).unwrap();
-    let capacity = capacity::choose(demand, None, &config).unwrap();
+    let demand =
+        capacity::demand(&device, &backend, &config, &data, Placement::Bump, None).unwrap();
+    let capacity = capacity::choose(&demand, None, &config).unwrap();
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
 
     let counts = |names: &[&str]| names.iter().map(|name| standin.calls(name)).sum::<u64>();

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
-use arena_train::capacity;
+use arena_train::capacity::{self, Placement};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
@@ -105,8 +105,9 @@ fn config(per: Per, reset: Reset) -> RunConfig {
 
 /// Trains and evaluates: what training says, each loss, and the hits.
 fn train<B: Backend>(device: B::Device, backend: B, config: RunConfig) -> (Trained, Vec<f32>, u64) {
-    let demand = capacity::demand(&device, &backend, &config, &DATA).unwrap();
-    let capacity = capacity::choose(demand, None, &config).unwrap();
+    let demand =
+        capacity::demand(&device, &backend, &config, &DATA, Placement::Bump, None).unwrap();
+    let capacity = capacity::choose(&demand, None, &config).unwrap();
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
     let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss)).unwrap();

@@ -32,7 +32,8 @@ impl Lens {
         let patches = product(positions, shape.filter_len())?;
         let sums = product(positions, shape.out_channels)?;
         // What the kernels and cuBLAS count to.
-        (count(patches)?, count(sums)?);
+        count(patches)?;
+        count(sums)?;
         Ok(Self { positions, patches, sums })
     }
 
