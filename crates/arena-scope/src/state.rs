@@ -168,11 +168,13 @@ impl<D: Device> State<D> {
                 if let Err(error) = self.close(1) {
                     self.raw.defer_error(error);
                 }
-            } else if let Some(frame) = self.frames.borrow_mut().pop() {
-                self.note_high_water(&frame);
-                self.raw.log_scope(Event::Close);
-                self.generation.set(self.generation.get() + 1);
+                continue;
             }
+            // Not in the condition of an `if`, which would hold the borrow for its whole body.
+            let Some(frame) = self.frames.borrow_mut().pop() else { return };
+            self.note_high_water(&frame);
+            self.raw.log_scope(Event::Close);
+            self.generation.set(self.generation.get() + 1);
         }
     }
 
