@@ -323,8 +323,8 @@ unsafe impl Device for Cuda {
 
     /// From pageable memory an asynchronous copy returns once its source has been copied to staging
     /// memory (CUDA driver API, "API synchronization behavior", asynchronous memcpy). From pinned memory
-    /// it may be read later, so that is waited for: to overlap such a copy, use cudarc's own calls on
-    /// the buffer, which borrow their source as long as needed.
+    /// it may be read later, so that is waited for. To overlap such a copy use cudarc's calls on
+    /// the buffer, which keep a pinned source busy with an event.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.call(|| {
             self.refuse_in_capture("cuMemcpyHtoDAsync")?;
