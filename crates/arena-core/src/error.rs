@@ -143,6 +143,9 @@ pub enum ErrorKind {
         /// The first element that is unwritten.
         index: u64,
     },
+    /// A root scope follows a plan now: plans change between root scopes only.
+    #[error("a root scope follows a plan: plans can only be changed between root scopes")]
+    PlanInUse,
     /// Slots that are no plan.
     #[error(transparent)]
     SlotTable(#[from] SlotTableError),

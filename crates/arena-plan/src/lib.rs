@@ -32,6 +32,7 @@
 //! |---|---|
 //! | [`Trace`], [`formats`] | where a step comes from: a recorder or a file |
 //! | [`PlannedStep`] | from an arena's record to a plan that it replays |
+//! | [`AutoPlan`] | the same by itself, while the loop runs |
 //! | [`Instance`], [`Sections`] | what is to be planned, and its compressed time |
 //! | [`lower_bound`] | what no plan can stay below |
 //! | [`solve()`] | the stages, from microseconds to a search |
@@ -40,6 +41,7 @@
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
+mod auto;
 mod bound;
 pub mod formats;
 pub mod generate;
@@ -56,6 +58,7 @@ mod solve;
 mod trace;
 mod validate;
 
+pub use auto::{AutoPlan, BackgroundPlanner, PATIENCE};
 pub use bound::{Bound, lower_bound};
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};

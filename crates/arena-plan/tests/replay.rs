@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use arena_plan::{Options, PlannedStep, lower_bound, trace_of};
+use arena_plan::{AutoPlan, Options, PlannedStep, lower_bound, trace_of};
 use arena_scope::{
     Alignment, Arena, ByteSize, EventLog, Host, Probe, Reset, Scope, ScopeOptions, Transient,
 };
@@ -223,5 +223,54 @@ fn a_forgotten_inner_guard_keeps_its_bytes_until_the_scope_around_it_closes() ->
     drop((b, c, d, f));
     guard.close()?;
     assert_eq!(arena.stats().used_bytes, 1024);
+    Ok(())
+}
+
+/// Runs whole steps until the plan for them has become ready, within a bounded number of tries.
+fn until_planned(arena: &mut Arena, scale: usize, peak_bytes: u64) -> Outcome {
+    for _ in 0..20_000 {
+        arena.scope_with(STEP, |scope| step(scope, scale))?;
+        if arena.plan_span(STEP).is_some_and(|span| span.len_bytes() == peak_bytes) {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    Err("no plan became ready".into())
+}
+
+#[test]
+fn auto_plan_records_solves_beside_the_steps_and_replays_from_then_on() -> Outcome {
+    let peak = PlannedStep::solve(&recorded()?, &Options::default())?.slots()?.peak_bytes();
+    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+    arena.auto_plan(Options::default())?;
+    let bumped = arena.scope_with(STEP, |scope| step(scope, 1))?;
+    until_planned(&mut arena, 1, peak)?;
+    let planned = arena.scope_with(STEP, |scope| step(scope, 1))?;
+    assert_ne!(planned, bumped);
+    assert_eq!(arena.scope_with(STEP, |scope| step(scope, 1))?, planned);
+    assert_eq!(arena.high_water_bytes(), peak);
+    assert_eq!(arena.plan_deviations(STEP).ok_or("no plan")?.total(), 0);
+    // Switching to a plan is no instability: it happens between root scopes and is expected.
+    arena.observed().ok_or("not observed")?.check()?;
+    Ok(())
+}
+
+#[test]
+fn steps_that_keep_deviating_are_recorded_and_planned_anew() -> Outcome {
+    let peak = PlannedStep::solve(&recorded()?, &Options::default())?.slots()?.peak_bytes();
+    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(4)).build()?;
+    arena.auto_plan(Options::default())?;
+    until_planned(&mut arena, 1, peak)?;
+    // From now on the steps are eight times as large: bumped above the plan at first.
+    arena.scope_with(STEP, |scope| step(scope, 8))?;
+    assert!(arena.plan_deviations(STEP).ok_or("no plan")?.larger > 0);
+    let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
+    probe.observe(None);
+    probe.scope_with(STEP, |scope| step(scope, 8))?;
+    let log = probe.recorded(STEP).ok_or("nothing was recorded")?;
+    let larger = PlannedStep::solve(&log, &Options::default())?.slots()?.peak_bytes();
+    until_planned(&mut arena, 8, larger)?;
+    arena.scope_with(STEP, |scope| step(scope, 8))?;
+    assert_eq!(arena.plan_deviations(STEP).ok_or("no plan")?.total(), 0);
     Ok(())
 }

@@ -9,6 +9,7 @@ use arena_core::{
 
 use crate::guard::Guard;
 use crate::observer::Observer;
+use crate::planner::{Planner, Planning};
 use crate::reset::{Reset, ScopeOptions};
 use crate::scope::{Scope, run};
 use crate::signature::StepSignature;
@@ -259,14 +260,18 @@ impl<D: Device> Arena<D> {
     /// mark; nothing is changed then.
     pub fn install_plan(&mut self, options: ScopeOptions, table: SlotTable) -> Result<(), Error> {
         self.state.settle_all();
-        match self.state.plans.get_mut().exact(options) {
-            Some(plan) => self.state.raw.replace_plan(plan, table),
-            None => {
-                let plan = self.state.raw.add_plan(table)?;
-                self.state.plans.get_mut().insert(options, plan);
-                Ok(())
-            }
+        self.state.install_plan(options, table)
+    }
+
+    /// Lets `planner` make plans while the loop runs: it is told the first step of each kind, and a
+    /// step again when `patience` steps in a row deviated from their plan (at least 1). What it has
+    /// ready is installed when the next root scope opens. Steps are observed from now on, since a
+    /// plan is made of a record.
+    pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
+        if self.state.observer.get_mut().is_none() {
+            self.observe(None);
         }
+        *self.state.planning.get_mut() = Some(Planning { planner, patience: patience.max(1) });
     }
 
     /// What was not as planned since the plan for this key was installed; `None` without a plan.

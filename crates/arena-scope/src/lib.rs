@@ -44,6 +44,7 @@ mod fence;
 mod guard;
 mod observer;
 mod plan_keys;
+mod planner;
 mod reset;
 mod scope;
 mod signature;
@@ -53,6 +54,7 @@ mod step_bump;
 
 pub use arena::{Arena, ArenaBuilder};
 pub use guard::Guard;
+pub use planner::Planner;
 pub use reset::{Reset, ScopeOptions};
 pub use scope::Scope;
 pub use signature::StepSignature;

@@ -30,6 +30,8 @@ struct Watched {
     figures: StepKind,
     reference: EventLog,
     scratch: EventLog,
+    /// The next step is the one to compare with: it is the first, or the first under another plan.
+    fresh: bool,
 }
 
 /// What was counted when the open root scope began.
@@ -69,6 +71,22 @@ impl Observer {
         (watched.figures.steps > 0).then(|| watched.reference.clone())
     }
 
+    /// The record of the last step of a kind, and how many of that kind there were.
+    pub(crate) fn last(&self, options: ScopeOptions) -> Option<(&EventLog, u64)> {
+        let same = |watched: &&Watched| {
+            watched.figures.name == options.name && watched.figures.variant == options.variant
+        };
+        let watched = self.kinds.iter().find(same)?;
+        Some((&watched.scratch, watched.figures.steps))
+    }
+
+    /// Steps of this name follow another plan from now on, so other addresses are to be expected.
+    pub(crate) fn expect_other_addresses(&mut self, name: &'static str) {
+        for watched in self.kinds.iter_mut().filter(|watched| watched.figures.name == name) {
+            watched.fresh = true;
+        }
+    }
+
     /// A root scope was opened.
     pub(crate) fn open<D: Device>(&mut self, raw: &RawArena<D>, options: ScopeOptions) {
         let kind = self.kind_of(options);
@@ -100,7 +118,7 @@ impl Observer {
         figures.note_heap(heap_allocations.map(|(now, then)| now.saturating_sub(then)));
         figures.note_driver(stats.driver_allocations - opened.driver_allocations);
         figures.note_kept(stats.kept_bytes.saturating_sub(opened.kept_bytes));
-        if figures.steps == 1 {
+        if std::mem::take(&mut watched.fresh) {
             figures.signature = Some(moment.signature);
             figures.high_water_bytes = moment.high_water_bytes;
             watched.reference.clone_from(&watched.scratch);
@@ -122,6 +140,7 @@ impl Observer {
                 figures: StepKind::new(options.name, options.variant),
                 reference: EventLog::default(),
                 scratch: EventLog::default(),
+                fresh: true,
             });
             self.kinds.len() - 1
         })

@@ -11,10 +11,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hint::cold_path;
 
-use arena_core::{Alignment, Checkpoint, Device, Error, ErrorKind, Pod, RawArena, Span, Transient};
+use arena_core::{
+    Alignment, Checkpoint, Device, Error, ErrorKind, PlanId, Pod, RawArena, SlotTable, Span,
+    Transient,
+};
 
 use crate::observer::{Moment, Observer};
 use crate::plan_keys::PlanKeys;
+use crate::planner::Planning;
 use crate::reset::{Reset, ScopeOptions};
 use crate::signature::{Running, StepSignature};
 use crate::step_bump::StepBumps;
@@ -36,6 +40,9 @@ pub(crate) struct State<D: Device> {
     uncleared: Cell<Option<(Span, Reset)>>,
     pub(crate) observer: RefCell<Option<Observer>>,
     pub(crate) plans: RefCell<PlanKeys>,
+    pub(crate) planning: RefCell<Option<Planning>>,
+    /// What the open root scope was opened with, and the plan that it follows.
+    root: Cell<(ScopeOptions, Option<PlanId>)>,
 }
 
 #[derive(Debug)]
@@ -61,6 +68,8 @@ impl<D: Device> State<D> {
             uncleared: Cell::new(None),
             observer: RefCell::new(None),
             plans: RefCell::new(PlanKeys::default()),
+            planning: RefCell::new(None),
+            root: Cell::new((ScopeOptions::default(), None)),
         }
     }
 
@@ -120,8 +129,10 @@ impl<D: Device> State<D> {
     }
 
     fn enter_root(&self, options: ScopeOptions) -> Result<(), Error> {
+        self.install_ready();
         let plan = self.plans.borrow().find(options);
         self.raw.enter_root(plan)?;
+        self.root.set((options, plan));
         let plan_id = plan.and_then(|plan| self.raw.plan_table_id(plan));
         self.running.restart(plan_id.unwrap_or(0));
         if let Some(observer) = self.observer.borrow_mut().as_mut() {
@@ -166,6 +177,61 @@ impl<D: Device> State<D> {
         self.last_high_water_bytes.set(high_water_bytes);
         if let Some(observer) = self.observer.borrow_mut().as_mut() {
             observer.close(&self.raw, Moment { signature, high_water_bytes });
+        }
+        self.tell_planner();
+    }
+
+    // --- plans ----------------------------------------------------------------------------------
+
+    /// Installs a plan for a key, between root scopes.
+    pub(crate) fn install_plan(
+        &self,
+        options: ScopeOptions,
+        table: SlotTable,
+    ) -> Result<(), Error> {
+        let known = self.plans.borrow().exact(options);
+        match known {
+            Some(plan) => {
+                self.raw.replace_plan(plan, table)?;
+                self.plans.borrow_mut().replaced(plan);
+            }
+            None => {
+                let plan = self.raw.add_plan(table)?;
+                self.plans.borrow_mut().insert(options, plan);
+            }
+        }
+        if let Some(observer) = self.observer.borrow_mut().as_mut() {
+            observer.expect_other_addresses(options.name);
+        }
+        Ok(())
+    }
+
+    /// Installs what the planner has ready. A plan that does not fit (kept buffers may have grown)
+    /// leaves its steps as they are.
+    fn install_ready(&self) {
+        if let Some(planning) = self.planning.borrow_mut().as_mut() {
+            while let Some((options, table)) = planning.planner.ready() {
+                let _ = self.install_plan(options, table);
+            }
+        }
+    }
+
+    /// Tells the planner of a step that is worth a plan: the first of its kind if its name has none,
+    /// or one that deviated like so many before it.
+    fn tell_planner(&self) {
+        let mut planning = self.planning.borrow_mut();
+        let Some(Planning { planner, patience }) = planning.as_mut() else { return };
+        let (options, plan) = self.root.get();
+        let deviated = plan.and_then(|plan| Some((plan, self.raw.plan_deviations(plan)?.steps)));
+        let in_a_row =
+            deviated.map_or(0, |(plan, steps)| self.plans.borrow_mut().note_step(plan, steps));
+        let observer = self.observer.borrow();
+        let Some((log, steps)) = observer.as_ref().and_then(|o| o.last(options)) else { return };
+        let first = steps == 1 && plan.is_none();
+        // At the patience, and again each time as many more have deviated.
+        let again = in_a_row > 0 && in_a_row.is_multiple_of(*patience);
+        if first || again {
+            planner.recorded(options, log);
         }
     }
 

@@ -18,24 +18,28 @@ impl<D: Device> RawArena<D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Exhausted`] when its bytes do not fit above the mark.
-    pub fn add_plan(&mut self, table: SlotTable) -> Result<PlanId, Error> {
+    /// [`ErrorKind::Exhausted`] when its bytes do not fit above the mark, [`ErrorKind::PlanInUse`]
+    /// while a root scope follows one.
+    pub fn add_plan(&self, table: SlotTable) -> Result<PlanId, Error> {
         let start_bytes = self.plan_start(&table)?;
-        Ok(self.plans.get_mut().add(Arc::new(table), start_bytes))
+        Ok(self.plans.borrow_mut().add(Arc::new(table), start_bytes))
     }
 
     /// Puts another table in the place of a plan's.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Exhausted`] when its bytes do not fit above the mark; the plan stays then.
-    pub fn replace_plan(&mut self, plan: PlanId, table: SlotTable) -> Result<(), Error> {
+    /// As for [`add_plan`](Self::add_plan); the plan stays then.
+    pub fn replace_plan(&self, plan: PlanId, table: SlotTable) -> Result<(), Error> {
         let start_bytes = self.plan_start(&table)?;
-        self.plans.get_mut().replace(plan, Arc::new(table), start_bytes);
+        self.plans.borrow_mut().replace(plan, Arc::new(table), start_bytes);
         Ok(())
     }
 
-    fn plan_start(&mut self, table: &SlotTable) -> Result<u64, Error> {
+    fn plan_start(&self, table: &SlotTable) -> Result<u64, Error> {
+        if self.plans.borrow().is_active() {
+            return Err(ErrorKind::PlanInUse.into());
+        }
         if !self.zones.mark_is_set() {
             self.zones.set_mark()?;
         }

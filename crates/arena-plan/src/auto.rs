@@ -1,0 +1,90 @@
+//! Plans made beside the running loop: recorded from a step, solved on a thread, installed when ready.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use arena_scope::{Arena, Device, EventLog, Planner, ScopeOptions, SlotTable};
+
+use crate::record::PlannedStep;
+use crate::solve::Options;
+
+/// How many steps in a row may deviate before the step is recorded and planned anew.
+pub const PATIENCE: u32 = 8;
+
+/// Solves recorded steps on a thread of its own, which ends when the planner is dropped.
+#[derive(Debug)]
+pub struct BackgroundPlanner {
+    records: Sender<(ScopeOptions, EventLog)>,
+    plans: Receiver<(ScopeOptions, SlotTable)>,
+}
+
+impl BackgroundPlanner {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system gives no thread.
+    pub fn start(options: Options) -> io::Result<Self> {
+        let (records, to_solve) = channel::<(ScopeOptions, EventLog)>();
+        let (solved, plans) = channel();
+        thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
+            for (key, log) in to_solve {
+                // A step that cannot be planned goes on as it is.
+                let planned = PlannedStep::solve(&log, &options).and_then(|step| step.slots());
+                if let Ok(table) = planned
+                    && solved.send((key, table)).is_err()
+                {
+                    return; // The planner is gone.
+                }
+            }
+        })?;
+        Ok(Self { records, plans })
+    }
+}
+
+impl Planner for BackgroundPlanner {
+    fn recorded(&mut self, options: ScopeOptions, log: &EventLog) {
+        // Without its thread there are no more plans, and steps go on as they are.
+        let _ = self.records.send((options, log.clone()));
+    }
+
+    fn ready(&mut self) -> Option<(ScopeOptions, SlotTable)> {
+        self.plans.try_recv().ok()
+    }
+}
+
+/// Plans by itself.
+pub trait AutoPlan {
+    /// Records the first step of each kind, solves it beside the next steps, and replays it from then
+    /// on. After [`PATIENCE`] deviating steps in a row the step is recorded and planned anew.
+    ///
+    /// ```
+    /// use arena_plan::{AutoPlan, Options};
+    /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
+    ///
+    /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+    /// arena.auto_plan(Options::default())?;
+    /// let step = ScopeOptions::named("step");
+    /// while arena.plan_span(step).is_none() {
+    ///     arena.scope_with(step, |scope| {
+    ///         drop(scope.alloc::<f32>(1000)?);
+    ///         scope.alloc::<f32>(1000).map(drop)     // will lie where the first one lay
+    ///     })?;
+    /// }
+    /// assert_eq!(arena.plan_span(step).map(|span| span.len_bytes()), Some(4000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the operating system gives no thread.
+    fn auto_plan(&mut self, options: Options) -> io::Result<()>;
+}
+
+impl<D: Device> AutoPlan for Arena<D> {
+    fn auto_plan(&mut self, options: Options) -> io::Result<()> {
+        self.set_planner(Box::new(BackgroundPlanner::start(options)?), PATIENCE);
+        Ok(())
+    }
+}

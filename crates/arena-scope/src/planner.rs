@@ -1,0 +1,28 @@
+//! Who makes plans while the loop runs: told what was recorded, asked for what is ready.
+
+use std::fmt;
+
+use arena_core::{EventLog, SlotTable};
+
+use crate::reset::ScopeOptions;
+
+/// Makes plans of recorded steps. `arena-plan` has one that solves on a thread of its own.
+///
+/// Both methods are called between steps, from the thread that opens and closes root scopes, and
+/// should return at once.
+pub trait Planner: fmt::Debug + Send {
+    /// A step of this kind was recorded: the first one, or one after which so many in a row had
+    /// deviated from their plan that it is worth another.
+    fn recorded(&mut self, options: ScopeOptions, log: &EventLog);
+
+    /// The next plan that has become ready, and the kind of step that it is for.
+    fn ready(&mut self) -> Option<(ScopeOptions, SlotTable)>;
+}
+
+/// A planner, and what it is told and when.
+#[derive(Debug)]
+pub(crate) struct Planning {
+    pub(crate) planner: Box<dyn Planner>,
+    /// Deviating steps in a row after which a step is recorded anew.
+    pub(crate) patience: u32,
+}
