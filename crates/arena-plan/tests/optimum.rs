@@ -68,7 +68,7 @@ fn naive_bound(instance: &Instance) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn tiny_instances_are_solved_to_the_optimum_and_it_is_proved(
