@@ -27,7 +27,7 @@ impl<'a> RandomOrders<'a> {
     pub(crate) fn next_order(&mut self) -> Vec<u32> {
         // Lifetime says more than size on large steps, so small exponents of the size come more often.
         let size = 1.5 * self.random.random_range(0.0_f64..1.0).powi(2);
-        let width: f64 = self.random.random_range(0.0..1.5);
+        let width: f64 = self.random.random_range(0.0..2.0);
         let total: f64 = self.random.random_range(0.0..2.0);
         // Mostly a little noise, now and then a lot.
         let noise = self.random.random_range(0.0_f64..1.0).powi(3);

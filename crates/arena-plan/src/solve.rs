@@ -198,8 +198,8 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// One round of search for the target; where no capacity was given also for the middle between it
-    /// and what is there.
+    /// One round of search for the target; where no capacity was given, now and then also for the middle
+    /// between it and what is there.
     fn search(&mut self, searcher: &Searcher<'_>, round: u32, nodes: &AtomicU64) {
         let deadline = self.deadline;
         let budget = Budget {
@@ -224,7 +224,8 @@ impl<'a> Portfolio<'a> {
                 self.target = self.target.max(aim + 1);
                 self.impossible = self.options.capacity_bytes.is_some();
             }
-            if self.options.capacity_bytes.is_some() || self.done() {
+            let only_target = self.options.capacity_bytes.is_some() || round % 4 < 3;
+            if only_target || self.done() {
                 return;
             }
             if answer == Answer::Found {

@@ -44,7 +44,7 @@ fn the_idealloc_instances_are_planned_at_or_near_their_bound() {
     for (name, labelled) in present("plan/idealloc", &names) {
         let allowed = if name == "S_1.csv" { 1.0015 } else { 1.0 };
         let options = Options {
-            restart_budget: 2_000_000,
+            restart_budget: 6_000_000,
             time_limit: Some(Duration::from_secs(60)),
             ..Options::default()
         };

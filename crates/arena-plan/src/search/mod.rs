@@ -113,7 +113,8 @@ fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -
             if attempt >= PER_ROUND {
                 return;
             }
-            let granted = take(budget.nodes, orders::node_limit(model, round).saturating_mul(cost));
+            let granted =
+                take(budget.nodes, orders::node_limit(model, round, attempt).saturating_mul(cost));
             if granted == 0 {
                 return;
             }

@@ -32,6 +32,9 @@ impl Lists {
 pub(super) struct Model {
     /// In order of birth, sections counted from the group's first.
     pub(super) items: Vec<Item>,
+    /// Their sizes and alignments once more, close together for the inner loops.
+    pub(super) sizes: Vec<u64>,
+    pub(super) aligns: Vec<u64>,
     /// The item of the packing that each one is.
     pub(super) origin: Vec<u32>,
     pub(super) sections: usize,
@@ -100,6 +103,8 @@ impl Model {
             pairs,
             meets: Lists::collect(meets.into_iter()),
             twin_after,
+            sizes: items.iter().map(|item| item.size).collect(),
+            aligns: items.iter().map(|item| item.align).collect(),
             items,
         })
     }

@@ -91,7 +91,7 @@ impl<'m> State<'m> {
         self.low[item] == offset
             && self.model.meets.of(item).iter().all(|&other| {
                 let other = other as usize;
-                self.placed[other] || self.support[other] + self.model.items[other].size > offset
+                self.placed[other] || self.support[other] + self.model.sizes[other] > offset
             })
     }
 
@@ -102,13 +102,13 @@ impl<'m> State<'m> {
         self.placed[at] = true;
         self.trail.push(Change::Placed(item));
         self.touch(at);
-        let top = self.support[at] + self.model.items[at].size;
+        let top = self.support[at] + self.model.sizes[at];
         for &other in self.model.meets.of(at) {
             let met = other as usize;
             if self.placed[met] {
                 continue;
             }
-            let rest = round_up(top, self.model.items[met].align);
+            let rest = round_up(top, self.model.aligns[met]);
             if rest > self.support[met] {
                 if self.model.items[met].fixed.is_some() {
                     return self.fail();
@@ -138,18 +138,18 @@ impl<'m> State<'m> {
     /// The lowest offset at which an item can rest on an unplaced one. Only those count that reach above
     /// its support and leave no room for it there.
     fn rest_on_unplaced(&mut self, item: usize) -> Option<u64> {
-        let blocked_from = self.support[item] + self.model.items[item].size;
+        let blocked_from = self.support[item] + self.model.sizes[item];
         let mut lowest = u64::MAX;
         for &number in self.model.meets.of(item) {
             let other = number as usize;
-            let top = self.low[other] + self.model.items[other].size;
+            let top = self.low[other] + self.model.sizes[other];
             let carries = top > self.support[item] && self.low[other] < blocked_from;
             if !self.placed[other] && carries && top < lowest {
                 lowest = top;
                 self.rests_on[item] = number;
             }
         }
-        (lowest != u64::MAX).then(|| round_up(lowest, self.model.items[item].align))
+        (lowest != u64::MAX).then(|| round_up(lowest, self.model.aligns[item]))
     }
 
     /// Whether the item found last still allows `item` to rest as low as it is known to.
@@ -157,9 +157,9 @@ impl<'m> State<'m> {
         let under = self.rests_on[item] as usize;
         under < self.placed.len()
             && !self.placed[under]
-            && self.low[under] + self.model.items[under].size <= self.low[item]
-            && self.low[under] + self.model.items[under].size > self.support[item]
-            && self.low[under] < self.support[item] + self.model.items[item].size
+            && self.low[under] + self.model.sizes[under] <= self.low[item]
+            && self.low[under] + self.model.sizes[under] > self.support[item]
+            && self.low[under] < self.support[item] + self.model.sizes[item]
     }
 
     /// Raises what follows and checks the sections that have changed.
@@ -189,7 +189,7 @@ impl<'m> State<'m> {
         self.support[item] = support;
         if low > self.low[item] {
             self.low[item] = low;
-            if low + self.model.items[item].size > self.capacity
+            if low + self.model.sizes[item] > self.capacity
                 || self.model.items[item].fixed.is_some()
             {
                 self.blame_life_of(item);
@@ -228,8 +228,7 @@ impl<'m> State<'m> {
             return true;
         }
         let twin = twin as usize;
-        let low =
-            round_up(self.low[item] + self.model.items[item].size, self.model.items[twin].align);
+        let low = round_up(self.low[item] + self.model.sizes[item], self.model.aligns[twin]);
         low <= self.low[twin] || self.raise(twin, self.support[twin], low)
     }
 
@@ -281,7 +280,7 @@ impl<'m> State<'m> {
         members[sorted..].copy_from_slice(&self.scratch);
         let (mut end, mut total) = (0, 0);
         for &item in &members[..sorted] {
-            let size = self.model.items[item as usize].size;
+            let size = self.model.sizes[item as usize];
             end = self.low[item as usize].max(end) + size;
             total += size;
         }
