@@ -144,11 +144,15 @@ fn a_blas_workspace_is_passed_on_and_must_be_aligned() {
     let mut memory = bench.up(&[0_u8; 512]);
     let address = bench.output(&mut memory).address();
     assert!(address.is_multiple_of(256), "the driver aligns");
-    // SAFETY: refused, or inside `memory`, which is kept to the end of the test.
-    let refused = unsafe { bench.kernels.set_blas_workspace(Output::new(address + 16, 256)) };
+    let [crooked, straight] = [address + 16, address + 256].map(|address| {
+        // SAFETY: inside `memory`, which is kept to the end of the test.
+        unsafe { Output::new(address, 256) }
+    });
+    // SAFETY: the memory stays until the kernels are gone, and nobody else uses it.
+    let refused = unsafe { bench.kernels.set_blas_workspace(crooked) };
     assert!(matches!(refused, Err(CudaError::Workspace { address: a }) if a == address + 16));
     // SAFETY: as above.
-    unsafe { bench.kernels.set_blas_workspace(Output::new(address + 256, 256)) }.unwrap();
+    unsafe { bench.kernels.set_blas_workspace(straight) }.unwrap();
     assert_eq!(bench.standin.calls("cublasSetWorkspace_v2"), 1);
 }
 
