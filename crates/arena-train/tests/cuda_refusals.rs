@@ -59,6 +59,8 @@ fn an_empty_batch_gives_zero_gradients_and_a_loss_of_zero() {
     kernels.softmax_cross_entropy(10, none(), none(), loss, Some(nothing())).unwrap();
     assert_eq!((bits(&bench.down(&mean)), bench.down(&hits)), (vec![0], vec![0]));
 
+    // What cuBLAS does to a product's result where nothing is added up, it does not say.
+    assert_eq!(bench.standin.calls("cublasSgemm_v2"), 0);
     let launches = bench.standin.calls("cuLaunchKernel");
     kernels.load_batch(784, none(), nothing(), nothing()).unwrap();
     let config = AdamConfig::default();
@@ -144,15 +146,15 @@ fn a_blas_workspace_is_passed_on_and_must_be_aligned() {
     let mut memory = bench.up(&[0_u8; 512]);
     let address = bench.output(&mut memory).address();
     assert!(address.is_multiple_of(256), "the driver aligns");
-    // SAFETY: inside `memory`, which is kept to the end of the test.
-    let misaligned = unsafe { Output::new(address + 16, 256) };
-    // SAFETY: as above.
-    let refused = unsafe { bench.kernels.set_blas_workspace(misaligned) };
+    let [crooked, straight] = [address + 16, address + 256].map(|address| {
+        // SAFETY: inside `memory`, which is kept to the end of the test.
+        unsafe { Output::new(address, 256) }
+    });
+    // SAFETY: the memory stays until the kernels are gone, and nobody else uses it.
+    let refused = unsafe { bench.kernels.set_blas_workspace(crooked) };
     assert!(matches!(refused, Err(CudaError::Workspace { address: a }) if a == address + 16));
     // SAFETY: as above.
-    let aligned = unsafe { Output::new(address + 256, 256) };
-    // SAFETY: as above.
-    unsafe { bench.kernels.set_blas_workspace(aligned) }.unwrap();
+    unsafe { bench.kernels.set_blas_workspace(straight) }.unwrap();
     assert_eq!(bench.standin.calls("cublasSetWorkspace_v2"), 1);
 }
 

@@ -58,6 +58,8 @@ fn a_steady_step_makes_nothing_and_waits_once() {
     let capacity = capacity::choose(&demand, None, &config).unwrap();
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
 
+    assert_eq!(standin.calls("cublasSetWorkspace_v2"), 1, "cuBLAS works in the arena's memory");
+
     let counts = |names: &[&str]| names.iter().map(|name| standin.calls(name)).sum::<u64>();
     let mut seen = Vec::with_capacity(8);
     trainer

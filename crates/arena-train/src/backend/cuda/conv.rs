@@ -32,8 +32,9 @@ impl Lens {
         let patches = product(positions, shape.filter_len())?;
         let sums = product(positions, shape.out_channels)?;
         // What the kernels and cuBLAS count to.
-        count(patches)?;
-        count(sums)?;
+        for len in [patches, sums] {
+            count(len)?;
+        }
         Ok(Self { positions, patches, sums })
     }
 

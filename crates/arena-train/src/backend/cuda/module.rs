@@ -82,8 +82,7 @@ macro_rules! kernels {
                 /// Every access that the kernel makes with these arguments lies in memory that the
                 /// callers of [`Input::new`](super::Input::new) and
                 /// [`Output::new`](super::Output::new) vouch for, and the grid has a block.
-                #[expect(clippy::allow_attributes, reason = "only some kernels have so many")]
-                #[allow(clippy::too_many_arguments, reason = "the kernel's own parameters")]
+                #[allow(clippy::too_many_arguments, reason = "the kernel's own; not all have many")]
                 pub(super) unsafe fn $name(
                     &self,
                     grid: Grid,
