@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         })
     });
     let error = outcome.expect_err("each step keeps 256 bytes");
-    assert!(matches!(error.downcast_ref(), Some(NotSteady::KeptGrows { grown_bytes: 1024, .. })));
+    assert!(matches!(error.downcast_ref(), Some(NotSteady::KeptGrows { grown_bytes: 512, .. })));
     println!("{error}");
     Ok(())
 }

@@ -19,7 +19,8 @@ pub(crate) struct Observer {
     heap_allocations: Option<fn() -> u64>,
     kinds: Vec<Watched>,
     open: Option<Opened>,
-    /// The kept part at the last close: what grew since counts, made inside a step or between two.
+    /// The largest kept part at a close so far: what grows beyond it counts, made inside a step or
+    /// between two. A kept buffer that each step replaces makes it rise and fall, and not grow.
     kept_bytes: Option<u64>,
     divergence: Option<Divergence>,
 }
@@ -108,7 +109,7 @@ impl Observer {
         let Some(log) = raw.stop_log() else { return };
         let Some(opened) = self.open.take() else { return };
         let stats = raw.stats();
-        self.kept_bytes = Some(stats.kept_bytes);
+        self.kept_bytes = Some(stats.kept_bytes.max(opened.kept_bytes));
         let watched = &mut self.kinds[opened.kind];
         watched.scratch = log;
 

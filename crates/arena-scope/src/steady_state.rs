@@ -27,7 +27,7 @@ pub struct StepKind {
     /// The most host heap allocations in one step, from the third step on, from its opening to its
     /// close on all threads; `None` without a counter or a third step.
     pub heap_allocations_per_step: Option<u64>,
-    /// Bytes by which the kept part grew in the second step and later, all together.
+    /// Bytes by which the kept part grew in the fourth step and later, all together.
     pub late_kept_bytes: u64,
 }
 
@@ -60,8 +60,10 @@ impl StepKind {
         }
     }
 
+    /// A buffer that each step replaces reaches its largest kept part in the third step: the new one,
+    /// the one before, and the one before that, whose bytes come back with the close.
     pub(crate) fn note_kept(&mut self, grown_bytes: u64) {
-        if self.steps > 1 {
+        if self.steps > 3 {
             self.late_kept_bytes += grown_bytes;
         }
     }
@@ -196,7 +198,7 @@ pub enum NotSteady {
     },
     /// The kept part grows: the loop makes persistent buffers and does not drop them.
     #[error(
-        "`{name}` ({variant}) makes persistent buffers in its steps: {} kept after the first",
+        "`{name}` ({variant}) makes persistent buffers in its steps: {} kept after the third",
         ByteSize::bytes_exact(*grown_bytes)
     )]
     KeptGrows {
