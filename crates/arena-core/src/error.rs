@@ -145,6 +145,12 @@ pub enum ErrorKind {
     /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// Something is still used: it would have to be waited for, or taken first.
+    #[error("{what} is in use")]
+    InUse {
+        /// What, and by whom.
+        what: &'static str,
+    },
     /// A step cannot be captured as a graph.
     #[error("the step cannot be captured: {reason}")]
     NotCaptured {

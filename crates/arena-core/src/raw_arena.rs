@@ -79,6 +79,12 @@ impl<D: Device> RawArena<D> {
         &self.region
     }
 
+    /// The region, to keep it alive.
+    #[must_use]
+    pub fn region_arc(&self) -> Arc<Region<D>> {
+        Arc::clone(&self.region)
+    }
+
     /// Holds the region as it is, as long as the pin lives.
     #[must_use]
     pub fn pin(&self) -> RegionPin<D> {

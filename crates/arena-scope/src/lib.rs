@@ -47,6 +47,8 @@ mod observer;
 mod reset;
 mod scope;
 mod signature;
+#[cfg(feature = "_cuda")]
+mod slots;
 mod state;
 mod steady_state;
 mod step_bump;

@@ -169,7 +169,7 @@ impl Cuda {
 
     /// Refuses `call` while a graph is captured on the arena's stream: the driver would refuse it too,
     /// and throw the capture away.
-    fn not_in_capture(&self, call: &'static str) -> Result<(), Failure> {
+    pub(super) fn not_in_capture(&self, call: &'static str) -> Result<(), Failure> {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, and the status goes into a live variable.
         let code = unsafe { sys::cuStreamIsCapturing(self.stream.cu_stream(), &raw mut status) };
