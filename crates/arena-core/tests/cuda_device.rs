@@ -169,6 +169,36 @@ fn a_pinned_source_too_may_be_changed_when_the_call_returns() {
 }
 
 #[test]
+fn a_read_into_pinned_memory_has_arrived_when_it_returns() {
+    let _standin = Standin::load().unwrap();
+    let arena = arena(ByteSize::kib(4));
+    let x = arena.persistent_from(&[5_u8; 64]).unwrap();
+    // SAFETY: it is written before it is read.
+    let pinned = unsafe { arena.region().device().context().alloc_pinned::<u8>(64) };
+    let mut pinned = pinned.map_err(|error| error.0).unwrap();
+    let host = pinned.as_mut_slice().map_err(|error| error.0).unwrap();
+    host.fill(0);
+    x.view().read_into(host).unwrap();
+    assert_eq!(host, [5; 64]);
+}
+
+#[test]
+fn the_region_is_freed_after_the_work_that_is_queued_on_it() {
+    let standin = Standin::load().unwrap();
+    for seed in 0..20 {
+        standin.reset(seed);
+        // A driver whose free waits for nothing would find the fill outside live memory.
+        standin.set_free_waits(false);
+        let arena = arena(ByteSize::kib(4));
+        let mut x = arena.persistent::<u8>(64, Alignment::DEFAULT).unwrap();
+        x.view_mut().fill_bytes(1).unwrap();
+        drop((x, arena));
+        assert_eq!(standin.last_fault(), "", "seed {seed}");
+        assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+    }
+}
+
+#[test]
 fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     let standin = Standin::load().unwrap();
     let device = Cuda::new(0).unwrap();

@@ -41,6 +41,7 @@
 
 mod arena;
 mod fence;
+mod graph;
 mod guard;
 mod observer;
 mod plan_keys;
@@ -48,11 +49,14 @@ mod planner;
 mod reset;
 mod scope;
 mod signature;
+#[cfg(feature = "_cuda")]
+mod slots;
 mod state;
 mod steady_state;
 mod step_bump;
 
 pub use arena::{Arena, ArenaBuilder};
+pub use graph::StepGraph;
 pub use guard::Guard;
 pub use planner::Planner;
 pub use reset::{Reset, ScopeOptions};
@@ -63,7 +67,7 @@ pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
 #[cfg(feature = "_cuda")]
 pub use arena_core::cudarc;
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Capacity, Cuda, Deviations, Device, DeviceError,
+    Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, Deviations, Device, DeviceError,
     DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event, EventLog, Exhausted, Host, HostVisible,
     ParseByteSizeError, Persistent, PlanFacts, PlannedSlot, Pod, Probe, Region, RowLayout,
     ScopeFacts, SlotTable, SlotTableError, Span, Stats, Transient, View, ViewMut, Zeroable,

@@ -16,6 +16,7 @@ use arena_core::{
     Transient,
 };
 
+use crate::graph::CapturedKinds;
 use crate::observer::{Moment, Observer};
 use crate::plan_keys::PlanKeys;
 use crate::planner::Planning;
@@ -43,6 +44,8 @@ pub(crate) struct State<D: Device> {
     pub(crate) planning: RefCell<Option<Planning>>,
     /// What the open root scope was opened with, and the plan that it follows.
     root: Cell<(ScopeOptions, Option<PlanId>)>,
+    /// The kinds of step that were captured, and the last signature of each.
+    pub(crate) captured: CapturedKinds,
 }
 
 #[derive(Debug)]
@@ -50,6 +53,7 @@ struct Frame {
     start: Checkpoint,
     high_water_bytes: u64,
     name: &'static str,
+    variant: u64,
     reset: Reset,
 }
 
@@ -70,6 +74,7 @@ impl<D: Device> State<D> {
             plans: RefCell::new(PlanKeys::default()),
             planning: RefCell::new(None),
             root: Cell::new((ScopeOptions::default(), None)),
+            captured: CapturedKinds::default(),
         }
     }
 
@@ -123,6 +128,7 @@ impl<D: Device> State<D> {
             start,
             high_water_bytes: start.cursor_bytes(),
             name: options.name,
+            variant: options.variant,
             reset: options.reset.unwrap_or(self.reset),
         });
         Ok(depth)
@@ -139,6 +145,13 @@ impl<D: Device> State<D> {
             observer.open(&self.raw, options);
         }
         Ok(())
+    }
+
+    /// Ends what a forgotten guard left open, and tells of earlier failures.
+    pub(crate) fn ready(&self) -> Result<(), Error> {
+        self.settle(0);
+        self.raw.take_deferred()?;
+        self.clear_leftovers()
     }
 
     /// Closes the scope of a depth, and what is deeper: lets the arena's stream wait for every other
@@ -165,13 +178,14 @@ impl<D: Device> State<D> {
         self.raw.leave(depth == 1);
         self.generation.set(self.generation.get() + 1);
         if depth == 1 {
-            self.close_root(high_water_bytes);
+            self.close_root(high_water_bytes, &frame);
         }
         joined.and(cleared)
     }
 
-    fn close_root(&self, high_water_bytes: u64) {
+    fn close_root(&self, high_water_bytes: u64, frame: &Frame) {
         let signature = self.running.finish();
+        self.captured.note(frame.name, frame.variant, signature);
         self.resets.set(self.resets.get() + 1);
         self.last_signature.set(Some(signature));
         self.last_high_water_bytes.set(high_water_bytes);
@@ -200,6 +214,7 @@ impl<D: Device> State<D> {
                 self.plans.borrow_mut().insert(options, plan);
             }
         }
+        self.captured.forget(options.name);
         if let Some(observer) = self.observer.borrow_mut().as_mut() {
             observer.expect_other_addresses(options.name);
         }

@@ -20,8 +20,20 @@ mod device;
 #[cfg(feature = "_cuda")]
 mod event;
 #[cfg(feature = "_cuda")]
+mod graph;
+#[cfg(feature = "_cuda")]
+mod pinned;
+#[cfg(feature = "_cuda")]
 mod presence;
+#[cfg(feature = "_cuda")]
+mod slots;
+#[cfg(feature = "_cuda")]
+mod transfer;
 #[cfg(feature = "_cuda")]
 pub use device::Cuda;
 #[cfg(feature = "_cuda")]
 pub use event::Event;
+#[cfg(feature = "_cuda")]
+pub use graph::Graph;
+#[cfg(feature = "_cuda")]
+pub use slots::{InputSlots, ResultQueue};

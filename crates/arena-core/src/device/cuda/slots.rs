@@ -1,0 +1,277 @@
+//! Input that is copied while the step before still runs, and results that are read some steps later.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::{CudaStream, sys};
+
+use super::Cuda;
+use super::code::done;
+use super::event::Event;
+use super::transfer::Transfer;
+use crate::buffer::{Persistent, View};
+use crate::bytes::Alignment;
+use crate::device::Device;
+use crate::error::{Error, ErrorKind};
+use crate::raw_arena::RawArena;
+use crate::region::Region;
+
+/// A depth that no scope has.
+const FORGET_NONE: u32 = u32::MAX;
+
+/// A ring of input slots, each a persistent buffer on the device and page-locked memory on the host. The
+/// copy of one batch, on a stream of its own, overlaps the step on another.
+///
+/// [`fill`](Self::fill) takes the next free slot, [`next`](Self::next) gives the oldest filled one to the
+/// step. All order between the two streams is on the device: a step waits for its copy, and a copy for
+/// the steps that read its slot before.
+#[derive(Debug)]
+pub struct InputSlots<T: Pod> {
+    slots: Vec<Slot<T>>,
+    stream: Arc<CudaStream>,
+    region: Arc<Region<Cuda>>,
+    /// Batches filled and taken so far.
+    filled: usize,
+    taken: usize,
+    waits: u64,
+}
+
+#[derive(Debug)]
+struct Slot<T: Pod> {
+    /// Before the buffer, so that the copy has ended when its bytes go back.
+    transfer: Transfer<T>,
+    buffer: Persistent<T, Cuda>,
+    /// The step that read the buffer last, once it is recorded.
+    read: Event,
+    is_read_recorded: bool,
+}
+
+impl<T: Pod> InputSlots<T> {
+    /// `count` slots of `len` elements: two overlap a copy with a step. Make them before the mark is
+    /// set.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InUse`] for no slot at all; as for [`RawArena::persistent`]; or the driver's refusal.
+    pub fn new(arena: &RawArena<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
+        if count == 0 {
+            return Err(ErrorKind::InUse { what: "each of no slots" }.into());
+        }
+        let region = arena.region_arc();
+        let stream = region.device().new_stream()?;
+        let slots = (0..count).map(|_| {
+            let buffer = arena.persistent(len, Alignment::DEFAULT)?;
+            let transfer = Transfer::new(&region, len)?;
+            let read = region.device().new_event()?;
+            Ok(Slot { transfer, buffer, read, is_read_recorded: false })
+        });
+        let slots = slots.collect::<Result<Vec<_>, Error>>()?;
+        Ok(Self { slots, stream, region, filled: 0, taken: 0, waits: 0 })
+    }
+
+    /// Writes the next batch and queues its copy. If the host memory of the slot is still read by an
+    /// earlier copy, it waits for that, and counts it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InUse`] when every slot holds a batch that no step has taken yet; or the driver's
+    /// refusal. The batch is not queued then.
+    pub fn fill(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+        let index = self.free_slot()?;
+        self.waits += u64::from(self.slots[index].transfer.wait()?);
+        self.write_and_copy(index, write)
+    }
+
+    /// [`fill`](Self::fill) that never waits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fill`](Self::fill); and [`ErrorKind::InUse`] where that would wait.
+    pub fn try_fill(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+        let index = self.free_slot()?;
+        if !self.slots[index].transfer.has_ended()? {
+            return Err(ErrorKind::InUse { what: "the next slot, by its last copy" }.into());
+        }
+        self.write_and_copy(index, write)
+    }
+
+    fn free_slot(&self) -> Result<usize, Error> {
+        if self.filled - self.taken == self.slots.len() {
+            return Err(
+                ErrorKind::InUse { what: "every slot, by a batch that no step took" }.into()
+            );
+        }
+        Ok(self.filled % self.slots.len())
+    }
+
+    fn write_and_copy(&mut self, index: usize, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
+        let device = self.region.device();
+        device.refuse_in_capture("fill")?;
+        let slot = &mut self.slots[index];
+        write(slot.transfer.as_mut_slice()?);
+        if !slot.is_read_recorded {
+            // Who read it last, and before its first batch who had its bytes, is queued by now.
+            record_reads(&self.region, slot)?;
+        }
+        device.wait(&self.stream, &slot.read)?;
+        let (to, stream) = (slot.buffer.address(), self.stream.cu_stream());
+        slot.transfer.start(&self.stream, |from, bytes| {
+            let from = from.cast::<c_void>().cast_const();
+            // SAFETY: the buffer has as many bytes as the host memory, which `Transfer` keeps until the
+            // copy has ended; the copy waits for whoever read the buffer before.
+            done("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) })
+        })?;
+        slot.is_read_recorded = false;
+        self.filled += 1;
+        Ok(())
+    }
+
+    /// The oldest batch that no step has taken, for work on the arena's stream, which waits for its
+    /// copy. The slot is free again when the view is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InUse`] when no batch is filled; or the driver's refusal.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the view borrows the slots, which no iterator does"
+    )]
+    pub fn next(&mut self) -> Result<View<'_, T, Cuda>, Error> {
+        if self.filled == self.taken {
+            return Err(ErrorKind::InUse { what: "no slot: none is filled" }.into());
+        }
+        self.region.device().refuse_in_capture("next")?;
+        let count = self.slots.len();
+        if self.taken > 0 {
+            // What read the batch before is queued by now; recorded here, a copy need not wait for the
+            // step that comes.
+            let before = &mut self.slots[(self.taken - 1) % count];
+            if self.filled - self.taken < count {
+                record_reads(&self.region, before)?;
+            }
+        }
+        let slot = &self.slots[self.taken % count];
+        let device = self.region.device();
+        if !slot.buffer.is_empty() {
+            device.wait(device.stream(), slot.transfer.ended())?;
+        }
+        self.taken += 1;
+        Ok(slot.buffer.view())
+    }
+
+    /// The stream of the copies.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// How often [`fill`](Self::fill) had to wait for host memory.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.waits
+    }
+}
+
+impl<T: Pod> Drop for InputSlots<T> {
+    fn drop(&mut self) {
+        // The buffers' bytes may be used again, on the arena's stream, as soon as they are gone.
+        if self.region.join(&self.stream).is_err() {
+            let _ = self.region.declare(&self.stream, 0);
+        }
+    }
+}
+
+/// Records everything that may read a slot by now: the arena's stream, and the streams declared to it.
+fn record_reads<T: Pod>(region: &Region<Cuda>, slot: &mut Slot<T>) -> Result<(), Error> {
+    region.join_declared(FORGET_NONE)?;
+    region.device().record(&slot.read, region.device().stream())?;
+    slot.is_read_recorded = true;
+    Ok(())
+}
+
+/// Results on their way to the host: copied on the arena's stream, read when they have arrived.
+#[derive(Debug)]
+pub struct ResultQueue<T: Pod> {
+    free: Vec<Transfer<T>>,
+    queued: VecDeque<Transfer<T>>,
+    region: Arc<Region<Cuda>>,
+    len: usize,
+}
+
+impl<T: Pod> ResultQueue<T> {
+    /// Room for `count` results of `len` elements on their way.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn new(arena: &RawArena<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
+        let region = arena.region_arc();
+        let free = (0..count).map(|_| Transfer::new(&region, len)).collect::<Result<_, _>>()?;
+        Ok(Self { free, queued: VecDeque::with_capacity(count), region, len })
+    }
+
+    /// Queues the copy of a result after the work queued on the arena's stream, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LengthMismatch`] for a result of another length; [`ErrorKind::InUse`] when as many
+    /// results are on their way as there is room for; or the driver's refusal.
+    pub fn push(&mut self, result: View<'_, T, Cuda>) -> Result<(), Error> {
+        if result.len() != self.len {
+            let (expected, given) = (self.len as u64, result.len() as u64);
+            return Err(ErrorKind::LengthMismatch { expected, given }.into());
+        }
+        let full = ErrorKind::InUse { what: "every place for a result: take one" };
+        let mut transfer = self.free.pop().ok_or(full)?;
+        let stream = self.region.device().stream();
+        let from = result.address();
+        let started = transfer.start(stream, |to, bytes| {
+            let to = to.cast::<c_void>();
+            // SAFETY: the view has as many bytes as the host memory, which `Transfer` keeps until the
+            // copy has ended; nobody writes the view outside the stream.
+            done("cuMemcpyDtoHAsync", unsafe {
+                sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream.cu_stream())
+            })
+        });
+        match started {
+            Ok(()) => self.queued.push_back(transfer),
+            Err(_) => self.free.push(transfer),
+        }
+        started
+    }
+
+    /// The oldest result, after waiting for it if need be; `None` when none is on its way.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, or an error of the work that made the result.
+    pub fn pop(&mut self) -> Result<Option<Vec<T>>, Error> {
+        match self.queued.front_mut() {
+            Some(oldest) => oldest.wait()?,
+            None => return Ok(None),
+        };
+        self.pop_front()
+    }
+
+    /// The oldest result if it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// As for [`pop`](Self::pop).
+    pub fn try_pop(&mut self) -> Result<Option<Vec<T>>, Error> {
+        let arrived = match self.queued.front_mut() {
+            Some(oldest) => oldest.has_ended()?,
+            None => false,
+        };
+        if arrived { self.pop_front() } else { Ok(None) }
+    }
+
+    fn pop_front(&mut self) -> Result<Option<Vec<T>>, Error> {
+        let Some(arrived) = self.queued.pop_front() else { return Ok(None) };
+        let result = arrived.as_slice().map(<[T]>::to_vec);
+        self.free.push(arrived);
+        result.map(Some)
+    }
+}

@@ -1,0 +1,142 @@
+//! One copy between page-locked host memory and the device, and whether it is still in flight.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::sys;
+
+use super::Cuda;
+use super::code::{Failure, done};
+use super::event::Event;
+use super::pinned::Pinned;
+use crate::device::Device;
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
+use crate::region::Region;
+
+/// Host memory that a queued copy may still use. It is never touched, and never freed, before the copy
+/// has ended, and a copy whose end is not known counts as in flight.
+#[derive(Debug)]
+pub(super) struct Transfer<T> {
+    /// `None` only while it is dropped.
+    host: Option<Pinned<T>>,
+    ended: Event,
+    in_flight: bool,
+    region: Arc<Region<Cuda>>,
+}
+
+impl<T: Pod> Transfer<T> {
+    pub(super) fn new(region: &Arc<Region<Cuda>>, len: usize) -> Result<Self, DeviceError> {
+        let device = region.device();
+        let (host, ended) = device.call(|| {
+            device.not_in_capture("cuMemHostAlloc")?;
+            Ok((Pinned::new(device.context(), len)?, Event::new(device.context())?))
+        })?;
+        Ok(Self { host: Some(host), ended, in_flight: false, region: Arc::clone(region) })
+    }
+
+    fn host(&self) -> Result<&Pinned<T>, Error> {
+        self.host.as_ref().ok_or_else(|| ErrorKind::InUse { what: "a dropped slot" }.into())
+    }
+
+    /// Whether the copy has ended, without waiting.
+    pub(super) fn has_ended(&mut self) -> Result<bool, Error> {
+        if self.in_flight {
+            let event = self.ended.handle();
+            let device = self.region.device();
+            let ended = device.call(|| {
+                device.not_in_capture("cuEventQuery")?;
+                // SAFETY: the event is alive.
+                match unsafe { sys::cuEventQuery(event) } {
+                    sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+                    code => done("cuEventQuery", code).map(|()| true),
+                }
+            })?;
+            self.in_flight = !ended;
+        }
+        Ok(!self.in_flight)
+    }
+
+    /// Waits for the copy; says whether it had to.
+    pub(super) fn wait(&mut self) -> Result<bool, Error> {
+        if self.has_ended()? {
+            return Ok(false);
+        }
+        let (device, event) = (self.region.device(), self.ended.handle());
+        device.call(|| {
+            device.not_in_capture("cuEventSynchronize")?;
+            // SAFETY: the event is alive.
+            done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
+        })?;
+        self.in_flight = false;
+        Ok(true)
+    }
+
+    /// The memory, when no copy is in flight.
+    pub(super) fn as_slice(&self) -> Result<&[T], Error> {
+        if self.in_flight {
+            return Err(ErrorKind::InUse { what: "the host memory of a copy" }.into());
+        }
+        // SAFETY: no copy is in flight.
+        Ok(unsafe { self.host()?.as_slice() })
+    }
+
+    /// The memory, when no copy is in flight.
+    pub(super) fn as_mut_slice(&mut self) -> Result<&mut [T], Error> {
+        if self.in_flight {
+            return Err(ErrorKind::InUse { what: "the host memory of a copy" }.into());
+        }
+        let host = self.host.as_mut().ok_or(ErrorKind::InUse { what: "a dropped slot" })?;
+        // SAFETY: no copy is in flight.
+        Ok(unsafe { host.as_mut_slice() })
+    }
+
+    /// Queues `copy` on `stream`, and the event that tells its end.
+    pub(super) fn start(
+        &mut self,
+        stream: &Arc<cudarc::driver::CudaStream>,
+        copy: impl FnOnce(*mut T, usize) -> Result<(), Failure>,
+    ) -> Result<(), Error> {
+        self.as_slice()?;
+        let (host, bytes) = (self.host()?.start(), self.host()?.len_bytes());
+        if bytes == 0 {
+            return Ok(());
+        }
+        let device = self.region.device();
+        device.call(|| {
+            // A captured copy would keep this memory's address.
+            device.not_in_capture("cuMemcpyAsync")?;
+            copy(host, bytes)
+        })?;
+        if let Err(error) = device.record(&self.ended, stream) {
+            // Its end cannot be told, so it is waited for here; if that fails it is never touched again.
+            self.in_flight = device.synchronise_stream(stream).is_err();
+            return Err(error.into());
+        }
+        self.in_flight = true;
+        Ok(())
+    }
+
+    pub(super) fn ended(&self) -> &Event {
+        &self.ended
+    }
+}
+
+impl<T> Drop for Transfer<T> {
+    fn drop(&mut self) {
+        let device = self.region.device();
+        let lost =
+            || matches!(device.health(), Err(DeviceError { kind: DeviceErrorKind::Final, .. }));
+        if !self.in_flight || lost() {
+            return;
+        }
+        let event = self.ended.handle();
+        let waited = device.call(|| {
+            // SAFETY: the event is alive.
+            done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
+        });
+        if waited.is_err() && !lost() {
+            // A copy may still use the memory: it is given up, not freed.
+            std::mem::forget(self.host.take());
+        }
+    }
+}

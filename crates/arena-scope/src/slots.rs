@@ -1,0 +1,28 @@
+//! Input slots and results of an arena on CUDA.
+
+use arena_core::device::cuda::{InputSlots, ResultQueue};
+use arena_core::{Cuda, Error, Pod};
+
+use crate::arena::Arena;
+
+impl Arena<Cuda> {
+    /// `count` input slots of `len` elements: the copy of the next batch overlaps this step. Make them
+    /// before the mark is set.
+    ///
+    /// # Errors
+    ///
+    /// As for [`InputSlots::new`].
+    pub fn input_slots<T: Pod>(&self, count: usize, len: usize) -> Result<InputSlots<T>, Error> {
+        InputSlots::new(&self.state.raw, count, len)
+    }
+
+    /// Room for `count` results of `len` elements on their way to the host: losses, read some steps
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ResultQueue::new`].
+    pub fn result_queue<T: Pod>(&self, count: usize, len: usize) -> Result<ResultQueue<T>, Error> {
+        ResultQueue::new(&self.state.raw, count, len)
+    }
+}
