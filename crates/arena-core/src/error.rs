@@ -145,6 +145,18 @@ pub enum ErrorKind {
     /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A step cannot be captured as a graph.
+    #[error("the step cannot be captured: {reason}")]
+    NotCaptured {
+        /// Why.
+        reason: String,
+    },
+    /// A graph was captured under conditions that hold no more. Nothing was launched.
+    #[error("the captured step is stale: {reason}")]
+    StaleGraph {
+        /// What has changed.
+        reason: String,
+    },
     /// A stream that used the arena's memory could not be waited for when a scope closed, neither on
     /// the device nor on the host, so nothing may be reused: the arena takes no further scope.
     #[error("the arena is closed: a stream that used its memory could not be waited for: {0}")]

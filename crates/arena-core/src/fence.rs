@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::device::Device;
-use crate::error::{DeviceError, Error, ErrorKind};
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 
 /// The declared streams of one region.
 pub(crate) struct Fences<D: Device> {
@@ -105,10 +105,14 @@ impl<D: Device> Fences<D> {
                 Err(error) => Err(error),
             };
             let Err(error) = joined else { continue };
-            if let Err(error) = device.synchronise_stream(stream) {
-                state.lost.get_or_insert(error);
-                // The region's end tries once more.
-                *depth = 0;
+            match device.synchronise_stream(stream) {
+                // Nothing runs while it is recorded, so no order is lost with the recording.
+                Ok(()) | Err(DeviceError { kind: DeviceErrorKind::InCapture, .. }) => {}
+                Err(error) => {
+                    state.lost.get_or_insert(error);
+                    // The region's end tries once more.
+                    *depth = 0;
+                }
             }
             state.failure.get_or_insert(error.into());
         }

@@ -35,6 +35,7 @@ mod error;
 mod event_log;
 mod fence;
 mod kept;
+mod pin;
 mod raw_arena;
 mod region;
 mod stats;
@@ -45,10 +46,11 @@ pub use bytes::{
     Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError, bytes_of, elements_of,
 };
 pub use capacity::{Capacity, DeviceMemory};
-pub use device::{Cuda, Device, Host, HostVisible, Probe};
+pub use device::{Captures, Cuda, Device, Host, HostVisible, Probe};
 pub use error::{DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, ScopeFacts};
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span};
+pub use pin::RegionPin;
 pub use raw_arena::{Checkpoint, POISON_BYTE, RawArena};
 pub use region::Region;
 pub use stats::Stats;

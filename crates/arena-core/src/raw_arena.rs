@@ -13,6 +13,7 @@ use crate::device::{Device, Host, Probe};
 use crate::error::Error;
 use crate::event_log::{Event, EventLog};
 use crate::layout::Span;
+use crate::pin::RegionPin;
 use crate::region::Region;
 use crate::stats::Stats;
 use crate::zones::Zones;
@@ -78,6 +79,12 @@ impl<D: Device> RawArena<D> {
         &self.region
     }
 
+    /// Holds the region as it is, as long as the pin lives.
+    #[must_use]
+    pub fn pin(&self) -> RegionPin<D> {
+        RegionPin::new(&self.region)
+    }
+
     /// Where the arena stands.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -124,6 +131,7 @@ impl<D: Device> RawArena<D> {
         alignment: Alignment,
     ) -> Result<Persistent<T, D>, Error> {
         self.take_deferred()?;
+        self.region.device().refuse_in_capture("persistent")?;
         let alignment = alignment.max(Alignment::of::<T>());
         let (span, kept) = self.zones.place_persistent(bytes_of::<T>(len)?, alignment)?;
         if let (true, Some(demand)) = (kept, &self.demand) {
@@ -322,7 +330,8 @@ impl<D: Device> RawArena<D> {
     }
 
     /// Gives the physical memory between `above_bytes` (or the cursor, if that is higher) and the
-    /// kept part back to the device, while every address stays. Returns the bytes given back.
+    /// kept part back to the device, while every address stays. Returns the bytes given back: none while
+    /// the region is pinned.
     ///
     /// # Errors
     ///
@@ -330,7 +339,7 @@ impl<D: Device> RawArena<D> {
     pub fn trim(&mut self, above_bytes: u64) -> Result<u64, Error> {
         let start_bytes = above_bytes.max(self.zones.cursor_bytes());
         let free = Span { start_bytes, end_bytes: self.zones.floor_bytes() };
-        if start_bytes >= free.end_bytes {
+        if start_bytes >= free.end_bytes || self.region.is_pinned() {
             return Ok(0);
         }
         if let Some(poisoned_to) = self.poisoned_to.get() {

@@ -26,6 +26,8 @@ pub struct Region<D: Device> {
     base_address: u64,
     capacity_bytes: u64,
     driver_allocations: AtomicU64,
+    /// While one is set no byte changes its meaning.
+    pins: AtomicU64,
     /// Kept spans whose buffers were dropped, on any thread; used again after the next close.
     returned: Mutex<Vec<Span>>,
 }
@@ -49,6 +51,7 @@ impl<D: Device> Region<D> {
             base_address,
             capacity_bytes,
             driver_allocations: AtomicU64::new(1),
+            pins: AtomicU64::new(0),
             returned: Mutex::new(Vec::new()),
             device,
         };
@@ -137,8 +140,23 @@ impl<D: Device> Region<D> {
         self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(span);
     }
 
-    /// Takes the queued spans, each passed to `take`.
+    pub(crate) fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unpin(&self) {
+        self.pins.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes the queued spans, each passed to `take`; none while the region is pinned.
     pub(crate) fn drain_returned(&self, take: impl FnMut(Span)) {
+        if self.is_pinned() {
+            return;
+        }
         let mut returned = self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         returned.drain(..).for_each(take);
     }

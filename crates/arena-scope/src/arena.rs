@@ -20,7 +20,7 @@ use crate::steady_state::{NotSteady, SteadyState};
 /// It can be sent to another thread, but not shared with one. Its region goes back to the device
 /// when the arena and the last [`Persistent`] are gone.
 pub struct Arena<D: Device = Host> {
-    state: State<D>,
+    pub(crate) state: State<D>,
 }
 
 /// What an arena is built with.

@@ -41,6 +41,7 @@
 
 mod arena;
 mod fence;
+mod graph;
 mod guard;
 mod observer;
 mod reset;
@@ -51,6 +52,7 @@ mod steady_state;
 mod step_bump;
 
 pub use arena::{Arena, ArenaBuilder};
+pub use graph::StepGraph;
 pub use guard::Guard;
 pub use reset::{Reset, ScopeOptions};
 pub use scope::Scope;
@@ -60,9 +62,9 @@ pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
 #[cfg(feature = "_cuda")]
 pub use arena_core::cudarc;
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Capacity, Cuda, Device, DeviceError, DeviceErrorKind,
-    DeviceMemory, Error, ErrorKind, Event, Exhausted, Host, HostVisible, Persistent, Pod, Probe,
-    Region, RowLayout, ScopeFacts, Span, Stats, Transient, View, ViewMut, Zeroable, bytes_of,
-    device, elements_of, layout,
+    Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, Device, DeviceError,
+    DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event, Exhausted, Host, HostVisible,
+    Persistent, Pod, Probe, Region, RowLayout, ScopeFacts, Span, Stats, Transient, View, ViewMut,
+    Zeroable, bytes_of, device, elements_of, layout,
 };
 pub use bumpalo;

@@ -15,6 +15,7 @@ use arena_core::{
     Span, Transient, View,
 };
 
+use crate::graph::CapturedKinds;
 use crate::observer::{Moment, Observer};
 use crate::reset::{Reset, ScopeOptions};
 use crate::signature::{Running, StepSignature};
@@ -35,6 +36,8 @@ pub(crate) struct State<D: Device> {
     /// A range that a close was to clear and could not: tried again before the next scope opens.
     uncleared: Cell<Option<(Span, Reset)>>,
     pub(crate) observer: RefCell<Option<Observer>>,
+    /// The kinds of step that were captured, and the last signature of each.
+    pub(crate) captured: CapturedKinds,
 }
 
 #[derive(Debug)]
@@ -42,6 +45,7 @@ struct Frame {
     start: Checkpoint,
     high_water_bytes: u64,
     name: &'static str,
+    variant: u64,
     reset: Reset,
 }
 
@@ -59,6 +63,7 @@ impl<D: Device> State<D> {
             last_high_water_bytes: Cell::new(0),
             uncleared: Cell::new(None),
             observer: RefCell::new(None),
+            captured: CapturedKinds::default(),
         }
     }
 
@@ -107,6 +112,7 @@ impl<D: Device> State<D> {
             start,
             high_water_bytes: start.cursor_bytes(),
             name: options.name,
+            variant: options.variant,
             reset: options.reset.unwrap_or(self.reset),
         });
         if depth == 1 {
@@ -117,6 +123,13 @@ impl<D: Device> State<D> {
         }
         self.raw.log_scope(Event::Open);
         Ok(depth)
+    }
+
+    /// Ends what a forgotten guard left open, and tells of earlier failures.
+    pub(crate) fn ready(&self) -> Result<(), Error> {
+        self.settle(0);
+        self.raw.take_deferred()?;
+        self.clear_leftovers()
     }
 
     /// Closes the scope of a depth, and what is deeper: lets the arena's stream wait for every other
@@ -143,13 +156,14 @@ impl<D: Device> State<D> {
         self.raw.log_scope(Event::Close);
         self.generation.set(self.generation.get() + 1);
         if depth == 1 {
-            self.close_root(high_water_bytes);
+            self.close_root(high_water_bytes, &frame);
         }
         joined.and(cleared)
     }
 
-    fn close_root(&self, high_water_bytes: u64) {
+    fn close_root(&self, high_water_bytes: u64, frame: &Frame) {
         let signature = self.running.finish();
+        self.captured.note(frame.name, frame.variant, signature);
         self.resets.set(self.resets.get() + 1);
         self.last_signature.set(Some(signature));
         self.last_high_water_bytes.set(high_water_bytes);
@@ -168,11 +182,13 @@ impl<D: Device> State<D> {
                 if let Err(error) = self.close(1) {
                     self.raw.defer_error(error);
                 }
-            } else if let Some(frame) = self.frames.borrow_mut().pop() {
-                self.note_high_water(&frame);
-                self.raw.log_scope(Event::Close);
-                self.generation.set(self.generation.get() + 1);
+                continue;
             }
+            // Not in the condition of an `if`, which would hold the borrow for its whole body.
+            let Some(frame) = self.frames.borrow_mut().pop() else { return };
+            self.note_high_water(&frame);
+            self.raw.log_scope(Event::Close);
+            self.generation.set(self.generation.get() + 1);
         }
     }
 

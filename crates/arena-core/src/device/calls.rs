@@ -175,6 +175,13 @@ macro_rules! wrap_device {
                 self.inner.health()
             }
 
+            fn refuse_in_capture(
+                &self,
+                call: &'static str,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.inner.refuse_in_capture(call)
+            }
+
             fn new_event(&self) -> Result<D::Event, crate::error::DeviceError> {
                 self.before(super::Call::NewEvent, 0)?;
                 self.inner.new_event()

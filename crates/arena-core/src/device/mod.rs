@@ -178,6 +178,18 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Refuses `call` while a graph is captured on the arena's stream, for the layers above: what they
+    /// would do then would be lost, or would be done with what a replay does not own.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceErrorKind::InCapture`](crate::DeviceErrorKind::InCapture), or the device's refusal to
+    /// tell.
+    fn refuse_in_capture(&self, call: &'static str) -> Result<(), DeviceError> {
+        let _ = call;
+        Ok(())
+    }
+
     /// An event that stands for nothing yet. It can be recorded again and again; a wait is for the
     /// record before it.
     ///
@@ -206,6 +218,38 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// The device's refusal, or an error of the work itself.
     fn synchronise_stream(&self, stream: &Self::Stream) -> Result<(), DeviceError>;
+}
+
+/// A device that can record the work of its stream and run it again.
+///
+/// While it records nothing runs, and calls that would wait or read on the host are refused.
+pub trait Captures: Device {
+    /// Recorded work. It holds addresses, and keeps no memory alive.
+    type Graph: fmt::Debug;
+
+    /// Records from now on what is queued on the device's stream.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; nothing is recorded then.
+    fn begin_capture(&self) -> Result<(), DeviceError>;
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; call [`abandon_capture`](Self::abandon_capture) then.
+    fn end_capture(&self) -> Result<Self::Graph, DeviceError>;
+
+    /// Ends a recording, if one is going on, and throws it away.
+    fn abandon_capture(&self);
+
+    /// Queues the recorded work on the device's stream.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal.
+    fn launch(&self, graph: &Self::Graph) -> Result<(), DeviceError>;
 }
 
 /// A device whose memory the host reads and writes as ordinary Rust slices.

@@ -146,12 +146,15 @@ impl Cuda {
     }
 
     /// Runs driver calls with the device current, unless it is lost.
-    fn call<R>(&self, body: impl FnOnce() -> Result<R, Failure>) -> Result<R, DeviceError> {
+    pub(super) fn call<R>(
+        &self,
+        body: impl FnOnce() -> Result<R, Failure>,
+    ) -> Result<R, DeviceError> {
         self.health()?;
         self.call_even_if_lost(body)
     }
 
-    fn call_even_if_lost<R>(
+    pub(super) fn call_even_if_lost<R>(
         &self,
         body: impl FnOnce() -> Result<R, Failure>,
     ) -> Result<R, DeviceError> {
@@ -166,7 +169,7 @@ impl Cuda {
 
     /// Refuses `call` while a graph is captured on the arena's stream: the driver would refuse it too,
     /// and throw the capture away.
-    fn refuse_in_capture(&self, call: &'static str) -> Result<(), Failure> {
+    fn not_in_capture(&self, call: &'static str) -> Result<(), Failure> {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, and the status goes into a live variable.
         let code = unsafe { sys::cuStreamIsCapturing(self.stream.cu_stream(), &raw mut status) };
@@ -268,7 +271,7 @@ unsafe impl Device for Cuda {
         let mut base_address = 0;
         let mut memory = None;
         let obtained = self.call(|| {
-            self.refuse_in_capture("cuMemAlloc")?;
+            self.not_in_capture("cuMemAlloc")?;
             // SAFETY: the address goes into a live variable.
             let code = unsafe { sys::cuMemAlloc_v2(&raw mut base_address, length(bytes)) };
             done("cuMemAlloc", code).inspect_err(|failure| {
@@ -323,11 +326,11 @@ unsafe impl Device for Cuda {
 
     /// From pageable memory an asynchronous copy returns once its source has been copied to staging
     /// memory (CUDA driver API, "API synchronization behavior", asynchronous memcpy). From pinned memory
-    /// it may be read later, so that is waited for: to overlap such a copy, use cudarc's own calls on
-    /// the buffer, which borrow their source as long as needed.
+    /// it may be read later, so that is waited for. To overlap such a copy use cudarc's calls on
+    /// the buffer, which keep a pinned source busy with an event.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.call(|| {
-            self.refuse_in_capture("cuMemcpyHtoDAsync")?;
+            self.not_in_capture("cuMemcpyHtoDAsync")?;
             let pinned = is_pinned(from)?;
             let (source, stream) = (from.as_ptr().cast::<c_void>(), self.stream.cu_stream());
             // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is
@@ -340,7 +343,7 @@ unsafe impl Device for Cuda {
 
     unsafe fn copy_out(&self, to: &mut [u8], from_address: u64) -> Result<(), DeviceError> {
         self.call(|| {
-            self.refuse_in_capture("cuMemcpyDtoHAsync")?;
+            self.not_in_capture("cuMemcpyDtoHAsync")?;
             let (target, stream) = (to.as_mut_ptr().cast::<c_void>(), self.stream.cu_stream());
             // SAFETY: the caller gives a range of the region with as many bytes as `to`, which is
             // borrowed mutably until the wait below.
@@ -382,6 +385,10 @@ unsafe impl Device for Cuda {
         self.lost.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
+    fn refuse_in_capture(&self, call: &'static str) -> Result<(), DeviceError> {
+        self.call(|| self.not_in_capture(call))
+    }
+
     fn new_event(&self) -> Result<Event, DeviceError> {
         self.call(|| Event::new(self.context()))
     }
@@ -396,7 +403,7 @@ unsafe impl Device for Cuda {
 
     fn synchronise_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
         self.call(|| {
-            self.refuse_in_capture("cuStreamSynchronize")?;
+            self.not_in_capture("cuStreamSynchronize")?;
             synchronise(stream)
         })
     }

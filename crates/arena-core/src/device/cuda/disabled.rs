@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use crate::bytes::Alignment;
 use crate::capacity::DeviceMemory;
-use crate::device::{Device, Obtained};
+use crate::device::{Captures, Device, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 
 /// A device that nobody can have, for the program was built without the feature `cuda`.
@@ -125,6 +125,26 @@ unsafe impl Device for Cuda {
     }
 
     fn synchronise_stream(&self, _stream: &()) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+}
+
+impl Captures for Cuda {
+    type Graph = Infallible;
+
+    fn begin_capture(&self) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+
+    fn end_capture(&self) -> Result<Infallible, DeviceError> {
+        match self.0 {}
+    }
+
+    fn abandon_capture(&self) {
+        match self.0 {}
+    }
+
+    fn launch(&self, _graph: &Infallible) -> Result<(), DeviceError> {
         match self.0 {}
     }
 }

@@ -20,8 +20,12 @@ mod device;
 #[cfg(feature = "_cuda")]
 mod event;
 #[cfg(feature = "_cuda")]
+mod graph;
+#[cfg(feature = "_cuda")]
 mod presence;
 #[cfg(feature = "_cuda")]
 pub use device::Cuda;
 #[cfg(feature = "_cuda")]
 pub use event::Event;
+#[cfg(feature = "_cuda")]
+pub use graph::Graph;

@@ -1,0 +1,44 @@
+//! Holding a region as it is, for work that was recorded with its addresses.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::device::{Device, Host};
+use crate::region::Region;
+
+/// Keeps a region alive, and every byte of it what it is: while one lives, no kept buffer's bytes are
+/// used again and nothing is trimmed. A captured graph holds one, for it knows only addresses.
+pub struct RegionPin<D: Device = Host>(Arc<Region<D>>);
+
+impl<D: Device> RegionPin<D> {
+    pub(crate) fn new(region: &Arc<Region<D>>) -> Self {
+        region.pin();
+        Self(Arc::clone(region))
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Region<D> {
+        &self.0
+    }
+
+    /// Whether it is this region that is pinned.
+    #[must_use]
+    pub fn is_of(&self, region: &Region<D>) -> bool {
+        std::ptr::eq(&raw const *self.0, region)
+    }
+}
+
+impl<D: Device> Drop for RegionPin<D> {
+    fn drop(&mut self) {
+        self.0.unpin();
+    }
+}
+
+impl<D: Device> fmt::Debug for RegionPin<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RegionPin").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,186 @@
+//! A step captured as a graph, and replayed.
+//!
+//! A bump arena gives the same addresses to the same requests, so a step that repeats itself can be
+//! recorded once, and launched as a whole from then on. The graph knows only addresses. Therefore it is
+//! captured when the step has the signature of the step before, it pins the region, and it is replayed
+//! only while its kind of step still has that signature.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use arena_core::{Captures, Error, ErrorKind, RegionPin};
+use scopeguard::ScopeGuard;
+
+use crate::arena::Arena;
+use crate::reset::ScopeOptions;
+use crate::scope::{Scope, run};
+use crate::signature::StepSignature;
+
+/// A training step that the device runs again by itself.
+///
+/// It holds the region, and every byte of it that a buffer had when the step was captured: while it
+/// lives, the bytes of dropped kept buffers are not used again, and nothing is trimmed. Input and
+/// results go through persistent buffers, which are written before and read after
+/// [`replay`](Self::replay), in stream order.
+pub struct StepGraph<D: Captures> {
+    /// Before the pin, so that it is gone before the region can be.
+    graph: D::Graph,
+    pin: RegionPin<D>,
+    options: ScopeOptions,
+    signature: StepSignature,
+    mark_bytes: u64,
+    high_water_bytes: u64,
+}
+
+impl<D: Captures> Arena<D> {
+    /// Captures a step: `body` runs once, for its requests and for what it queues, and nothing of that
+    /// is executed; that is what [`StepGraph::replay`] does.
+    ///
+    /// Only a stable step is captured: one whose signature is that of the root scope before it. Inside,
+    /// everything that would call the driver's allocator, wait, or read on the host is refused before
+    /// the driver is called ([`DeviceErrorKind::InCapture`](arena_core::DeviceErrorKind::InCapture)),
+    /// and so are `upload` and `promote` and persistent buffers: a replay would copy from host memory
+    /// that has long gone. A body that goes on after such a refusal is captured without the refused call.
+    ///
+    /// # Errors
+    ///
+    /// What `body` returns; [`ErrorKind::NotCaptured`] when no step came before, when the signature
+    /// differs, or when a stream is declared from outside the step; or the device's refusal. Nothing is
+    /// being captured then, and the arena is at its mark.
+    ///
+    /// # Panics
+    ///
+    /// Only if `body` does; the capture is thrown away.
+    pub fn capture<'a, E: From<Error>>(
+        &'a mut self,
+        options: ScopeOptions,
+        body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<(), E>,
+    ) -> Result<StepGraph<D>, E> {
+        let state = &self.state;
+        let refuse =
+            |reason: &str| Error::from(ErrorKind::NotCaptured { reason: reason.to_owned() });
+        state.ready()?;
+        let expected = state.last_signature().ok_or_else(|| {
+            refuse("no step has run before: run one, so that it can be seen to repeat itself")
+        })?;
+        let region = state.raw.region();
+        if region.find_declared(|_| true).is_some() {
+            return Err(refuse(
+                "a stream is declared to a persistent buffer, and would be waited for: declare it in \
+                 the step instead",
+            )
+            .into());
+        }
+        region.device().begin_capture().map_err(Error::from)?;
+        let capture = scopeguard::guard(region.device(), |device| device.abandon_capture());
+        run(state, 0, options, body)?;
+        let signature = state.last_signature().unwrap_or(expected);
+        if signature != expected {
+            let reason = format!(
+                "its signature is {signature}, that of the step before was {expected}: the requests \
+                 must repeat themselves"
+            );
+            return Err(refuse(&reason).into());
+        }
+        let graph = capture.end_capture().map_err(Error::from)?;
+        ScopeGuard::into_inner(capture);
+        state.captured.add(options.name, options.variant, signature);
+        Ok(StepGraph {
+            graph,
+            pin: state.raw.pin(),
+            options,
+            signature,
+            mark_bytes: state.raw.stats().mark_bytes,
+            high_water_bytes: state.last_high_water_bytes(),
+        })
+    }
+}
+
+impl<D: Captures> StepGraph<D> {
+    /// Queues the step on the arena's stream. `&mut` proves that no scope is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::StaleGraph`] when `arena` is another one than the step was captured on, when a later
+    /// step of the same name and variant had another signature, or when buffers were kept since then
+    /// where the step has its transient ones; nothing is launched then. Otherwise the device's refusal,
+    /// or an error that an earlier close left behind.
+    pub fn replay(&self, arena: &mut Arena<D>) -> Result<(), Error> {
+        let state = &arena.state;
+        state.ready()?;
+        let region = state.raw.region();
+        let stale = |reason: String| Err(ErrorKind::StaleGraph { reason }.into());
+        if !self.pin.is_of(region) {
+            return stale("it was captured on another arena".to_owned());
+        }
+        let stats = state.raw.stats();
+        if stats.mark_bytes != self.mark_bytes {
+            let (then, now) = (self.mark_bytes, stats.mark_bytes);
+            return stale(format!("the mark was at {then} bytes and is at {now}"));
+        }
+        let latest = state.captured.latest(self.options.name, self.options.variant);
+        if latest != Some(self.signature) {
+            let (name, then) = (self.options.name, self.signature);
+            let now = latest.map_or_else(|| "none".to_owned(), |latest| latest.to_string());
+            return stale(format!("the signature of `{name}` was {then} and is {now}"));
+        }
+        let floor_bytes = stats.used_bytes + stats.free_bytes;
+        if floor_bytes < self.high_water_bytes {
+            let high = self.high_water_bytes;
+            return stale(format!(
+                "buffers are kept from {floor_bytes} bytes on, and the step goes up to {high}"
+            ));
+        }
+        Ok(region.device().launch(&self.graph)?)
+    }
+
+    /// The signature that the step had.
+    #[must_use]
+    pub fn signature(&self) -> StepSignature {
+        self.signature
+    }
+
+    /// The highest cursor of the step, in bytes from the base.
+    #[must_use]
+    pub fn high_water_bytes(&self) -> u64 {
+        self.high_water_bytes
+    }
+}
+
+impl<D: Captures> fmt::Debug for StepGraph<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepGraph")
+            .field("name", &self.options.name)
+            .field("signature", &self.signature)
+            .field("high_water_bytes", &self.high_water_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The kinds of step that were captured. Empty in a program without graphs, so that a close costs
+/// nothing.
+#[derive(Debug, Default)]
+pub(crate) struct CapturedKinds(RefCell<Vec<(&'static str, u64, StepSignature)>>);
+
+impl CapturedKinds {
+    fn add(&self, name: &'static str, variant: u64, signature: StepSignature) {
+        if self.latest(name, variant).is_none() {
+            self.0.borrow_mut().push((name, variant, signature));
+        }
+        self.note(name, variant, signature);
+    }
+
+    /// A root scope of that kind closed.
+    pub(crate) fn note(&self, name: &'static str, variant: u64, signature: StepSignature) {
+        for kind in self.0.borrow_mut().iter_mut() {
+            if (kind.0, kind.1) == (name, variant) {
+                kind.2 = signature;
+            }
+        }
+    }
+
+    fn latest(&self, name: &'static str, variant: u64) -> Option<StepSignature> {
+        let kinds = self.0.borrow();
+        kinds.iter().find(|kind| (kind.0, kind.1) == (name, variant)).map(|kind| kind.2)
+    }
+}
