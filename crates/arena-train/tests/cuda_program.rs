@@ -1,8 +1,6 @@
 //! `arena-train --device cuda` from outside: without a device, without a library, and on the
 //! stand-in driver.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use arena_scope::Cuda;
@@ -37,6 +35,9 @@ fn without_a_device_the_program_says_so_in_one_line_and_exits_with_2() {
 
 #[cfg(feature = "_cuda")]
 mod on_the_standin {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     /// The program with the stand-in's libraries in the place of the driver and of cuBLAS.

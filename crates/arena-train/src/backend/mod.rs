@@ -206,7 +206,8 @@ pub trait Backend: std::fmt::Debug {
     ///
     /// # Errors
     ///
-    /// When a view does not fit, a label is no class, or the device refuses.
+    /// When a view does not fit, a label is no class, or the device refuses. Where the host cannot
+    /// see the labels without waiting, one that is no class makes the loss NaN instead.
     fn softmax_cross_entropy(
         &self,
         classes: usize,

@@ -155,7 +155,7 @@ pub fn fill_batch(
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchError, fill_batch, shuffled_order};
+    use super::{BatchError, fill_batch, gather_batch, shuffled_order};
     use crate::data::Dataset;
 
     fn three_images() -> Dataset {
@@ -200,6 +200,24 @@ mod tests {
         for (pixel, expected) in pixels.iter().zip(expected) {
             assert!((f64::from(*pixel) - expected).abs() < 1e-6, "{pixel} {expected}");
         }
+    }
+
+    #[test]
+    fn a_batch_of_bytes_holds_pixels_and_then_labels_in_index_order() {
+        let mut bytes = [99; 6];
+        gather_batch(&three_images(), &[3, 0], &mut bytes).unwrap();
+        assert_eq!(bytes, [255, 255, 0, 255, 3, 7]);
+
+        let mut untouched = [99; 6];
+        assert_eq!(
+            gather_batch(&three_images(), &[0, 4], &mut untouched),
+            Err(BatchError::Index { index: 4, count: 4 })
+        );
+        assert_eq!(
+            gather_batch(&three_images(), &[0], &mut untouched),
+            Err(BatchError::Length { operand: "bytes", expected: 3, found: 6 })
+        );
+        assert_eq!(untouched, [99; 6]);
     }
 
     #[test]

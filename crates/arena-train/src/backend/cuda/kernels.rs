@@ -13,7 +13,8 @@ use super::range::Output;
 /// The network's kernels, loaded into a context, and cuBLAS: all queue their work on one stream.
 ///
 /// Each function checks its operands before anything is queued, and returns when the work is
-/// queued; none allocates on the device, waits for it, or uses the host's heap.
+/// queued; none allocates on the device, waits for it, or uses the host's heap. The stream's context
+/// is made current on the calling thread, and stays so.
 #[derive(Debug)]
 pub struct Kernels {
     pub(super) module: Module,
