@@ -275,3 +275,35 @@ fn slots_and_results_are_refused_in_a_capture_and_it_goes_on() {
     assert_eq!(slots.next().unwrap().to_vec().unwrap(), [2; 64]);
     assert!(is_in_use(slots.next()));
 }
+
+/// CUDA's code for an unknown error, which is not sticky.
+const UNKNOWN: u32 = 999;
+
+#[test]
+fn host_memory_of_a_copy_whose_end_cannot_be_told_is_never_touched_again() {
+    let standin = Standin::load().unwrap();
+    let mut arena = arena();
+    let mut slots: InputSlots<u8> = arena.input_slots(1, 64).unwrap();
+    slots.fill(|host| host.fill(1)).unwrap();
+    arena.scope(|_| slots.next().map(drop)).unwrap();
+    // Neither the event behind the next copy can be recorded, nor its stream waited for.
+    standin.fail_nth("cuEventRecord", 2, UNKNOWN);
+    standin.fail_nth("cuStreamSynchronize", 1, UNKNOWN);
+    assert!(slots.fill(|host| host.fill(2)).is_err());
+    for _ in 0..3 {
+        assert!(is_in_use(slots.fill(|host| host.fill(3))), "it may still be read");
+        assert!(is_in_use(slots.try_fill(|host| host.fill(3))));
+    }
+}
+
+#[test]
+fn a_result_of_another_arena_is_refused() {
+    let _standin = Standin::load().unwrap();
+    let (mine, mut other) = (arena(), arena());
+    let mut results = mine.result_queue::<f32>(1, 1).unwrap();
+    let outcome: Result<(), Error> = other.scope(|step| {
+        let result = step.alloc_zeroed::<f32>(1)?;
+        results.push(result.view())
+    });
+    assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::WrongDevice { .. }));
+}

@@ -216,12 +216,18 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::LengthMismatch`] for a result of another length; [`ErrorKind::InUse`] when as many
+    /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::WrongDevice`] for one of
+    /// another arena, whose stream orders it; [`ErrorKind::InUse`] when as many
     /// results are on their way as there is room for; or the driver's refusal.
     pub fn push(&mut self, result: View<'_, T, Cuda>) -> Result<(), Error> {
         if result.len() != self.len {
             let (expected, given) = (self.len as u64, result.len() as u64);
             return Err(ErrorKind::LengthMismatch { expected, given }.into());
+        }
+        if !std::ptr::eq(result.region(), &raw const *self.region) {
+            let (what, device) =
+                ("a result of another arena".to_owned(), self.region.device().name());
+            return Err(ErrorKind::WrongDevice { what, device }.into());
         }
         let full = ErrorKind::InUse { what: "every place for a result: take one" };
         let mut transfer = self.free.pop().ok_or(full)?;

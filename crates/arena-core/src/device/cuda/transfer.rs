@@ -20,8 +20,20 @@ pub(super) struct Transfer<T> {
     /// `None` only while it is dropped.
     host: Option<Pinned<T>>,
     ended: Event,
-    in_flight: bool,
+    flight: Flight,
     region: Arc<Region<Cuda>>,
+}
+
+/// What is known of the last copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flight {
+    /// It has ended, or there was none.
+    Landed,
+    /// It ends no later than the event.
+    UntilEvent,
+    /// The event could not be recorded behind it, nor the stream waited for: its end is not known, and
+    /// the event says nothing about it.
+    Unknown,
 }
 
 impl<T: Pod> Transfer<T> {
@@ -31,7 +43,7 @@ impl<T: Pod> Transfer<T> {
             device.not_in_capture("cuMemHostAlloc")?;
             Ok((Pinned::new(device.context(), len)?, Event::new(device.context())?))
         })?;
-        Ok(Self { host: Some(host), ended, in_flight: false, region: Arc::clone(region) })
+        Ok(Self { host: Some(host), ended, flight: Flight::Landed, region: Arc::clone(region) })
     }
 
     fn host(&self) -> Result<&Pinned<T>, Error> {
@@ -40,7 +52,7 @@ impl<T: Pod> Transfer<T> {
 
     /// Whether the copy has ended, without waiting.
     pub(super) fn has_ended(&mut self) -> Result<bool, Error> {
-        if self.in_flight {
+        if self.flight == Flight::UntilEvent {
             let event = self.ended.handle();
             let device = self.region.device();
             let ended = device.call(|| {
@@ -51,9 +63,11 @@ impl<T: Pod> Transfer<T> {
                     code => done("cuEventQuery", code).map(|()| true),
                 }
             })?;
-            self.in_flight = !ended;
+            if ended {
+                self.flight = Flight::Landed;
+            }
         }
-        Ok(!self.in_flight)
+        Ok(self.flight == Flight::Landed)
     }
 
     /// Waits for the copy; says whether it had to.
@@ -61,19 +75,24 @@ impl<T: Pod> Transfer<T> {
         if self.has_ended()? {
             return Ok(false);
         }
+        if self.flight == Flight::Unknown {
+            return Err(
+                ErrorKind::InUse { what: "the host memory of a copy without an end" }.into()
+            );
+        }
         let (device, event) = (self.region.device(), self.ended.handle());
         device.call(|| {
             device.not_in_capture("cuEventSynchronize")?;
             // SAFETY: the event is alive.
             done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
         })?;
-        self.in_flight = false;
+        self.flight = Flight::Landed;
         Ok(true)
     }
 
     /// The memory, when no copy is in flight.
     pub(super) fn as_slice(&self) -> Result<&[T], Error> {
-        if self.in_flight {
+        if self.flight != Flight::Landed {
             return Err(ErrorKind::InUse { what: "the host memory of a copy" }.into());
         }
         // SAFETY: no copy is in flight.
@@ -82,7 +101,7 @@ impl<T: Pod> Transfer<T> {
 
     /// The memory, when no copy is in flight.
     pub(super) fn as_mut_slice(&mut self) -> Result<&mut [T], Error> {
-        if self.in_flight {
+        if self.flight != Flight::Landed {
             return Err(ErrorKind::InUse { what: "the host memory of a copy" }.into());
         }
         let host = self.host.as_mut().ok_or(ErrorKind::InUse { what: "a dropped slot" })?;
@@ -109,10 +128,12 @@ impl<T: Pod> Transfer<T> {
         })?;
         if let Err(error) = device.record(&self.ended, stream) {
             // Its end cannot be told, so it is waited for here; if that fails it is never touched again.
-            self.in_flight = device.synchronise_stream(stream).is_err();
+            if device.synchronise_stream(stream).is_err() {
+                self.flight = Flight::Unknown;
+            }
             return Err(error.into());
         }
-        self.in_flight = true;
+        self.flight = Flight::UntilEvent;
         Ok(())
     }
 
@@ -126,15 +147,18 @@ impl<T> Drop for Transfer<T> {
         let device = self.region.device();
         let lost =
             || matches!(device.health(), Err(DeviceError { kind: DeviceErrorKind::Final, .. }));
-        if !self.in_flight || lost() {
+        if self.flight == Flight::Landed || lost() {
             return;
         }
         let event = self.ended.handle();
-        let waited = device.call(|| {
-            // SAFETY: the event is alive.
-            done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
-        });
-        if waited.is_err() && !lost() {
+        let waited = self.flight == Flight::UntilEvent
+            && device
+                .call(|| {
+                    // SAFETY: the event is alive.
+                    done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
+                })
+                .is_ok();
+        if !waited && !lost() {
             // A copy may still use the memory: it is given up, not freed.
             std::mem::forget(self.host.take());
         }
