@@ -113,7 +113,7 @@ impl Cuda {
 
     /// A new stream of this device, which waits for no other. Declare it to the scope or the buffers
     /// that it uses. When one of this arena's buffers is handed to a safe call of cudarc on it, that
-    /// declares it.
+    /// declares it. A kernel launch does not: cudarc tells its arguments no stream.
     ///
     /// # Errors
     ///
