@@ -2,7 +2,7 @@
 
 mod conformance;
 
-use arena_core::device::{Counting, Failing, Limited};
+use arena_core::device::{Call, Counting, Device, Failing, Limited};
 use arena_core::{ByteSize, Host, Probe};
 use conformance::conforms;
 
@@ -35,4 +35,30 @@ fn cuda_conforms_in_any_order_that_a_device_may_choose() {
     }
     standin.set_mode(cuda_standin::Mode::Eager);
     conforms(&Counting::new(arena_core::Cuda::new(0).unwrap()), true);
+}
+
+#[test]
+fn calls_on_streams_and_events_are_counted_and_can_fail() {
+    let device = Counting::new(Failing::new(Host::new()));
+    let counts = device.counts();
+    conforms(&device, true);
+    let seen = [Call::NewEvent, Call::Record, Call::Wait, Call::SynchroniseStream]
+        .map(|call| counts.calls(call));
+    assert_eq!(seen, [1, 2, 2, 1]);
+
+    let device = Failing::new(Host::new());
+    let switch = device.switch();
+    for call in [Call::NewEvent, Call::Record, Call::Wait, Call::SynchroniseStream] {
+        switch.fail_nth(call, 1);
+    }
+    let refusals = [
+        device.new_event(),
+        device.record(&(), &()),
+        device.wait(&(), &()),
+        device.synchronise_stream(&()),
+    ];
+    for (refused, name) in refusals.into_iter().zip(["new_event", "record", "wait", "synchronise"])
+    {
+        assert!(refused.unwrap_err().call.starts_with(name));
+    }
 }

@@ -238,13 +238,36 @@ fn slots_dropped_with_a_copy_in_flight_wait_for_it() {
         arena.mark().unwrap();
         let mut slots: InputSlots<u8> = arena.input_slots(1, 64).unwrap();
         slots.fill(|host| host.fill(1)).unwrap();
+        standin.clear_calls();
         drop(slots);
+        let names = standin.call_names();
+        let at = |wanted| names.iter().position(|name| name == wanted);
+        assert!(at("cuEventSynchronize").unwrap() < at("cuMemFreeHost").unwrap(), "{names:?}");
         arena.scope(|_| Ok::<_, Error>(())).unwrap();
         let again = arena.persistent_from(&[9_u8; 64]).unwrap();
         assert_eq!(again.view().to_vec().unwrap(), [9; 64], "seed {seed}");
         drop((again, arena));
         assert_eq!(standin.last_fault(), "", "seed {seed}");
         assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+    }
+}
+
+#[test]
+fn host_memory_of_a_copy_that_cannot_be_waited_for_is_given_up_and_the_device_s_bytes_are_ordered()
+{
+    let standin = Standin::load().unwrap();
+    for seed in 0..100 {
+        standin.reset(seed);
+        let mut arena = arena();
+        arena.mark().unwrap();
+        let mut slots: InputSlots<u8> = arena.input_slots(1, 64).unwrap();
+        slots.fill(|host| host.fill(1)).unwrap();
+        standin.fail_nth("cuEventSynchronize", 1, 999);
+        drop(slots);
+        assert_eq!((standin.calls("cuMemFreeHost"), standin.leaks().host_blocks), (0, 1));
+        arena.scope(|_| Ok::<_, Error>(())).unwrap();
+        let again = arena.persistent_from(&[9_u8; 64]).unwrap();
+        assert_eq!(again.view().to_vec().unwrap(), [9; 64], "seed {seed}");
     }
 }
 

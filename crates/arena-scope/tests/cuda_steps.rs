@@ -132,7 +132,7 @@ fn whichever_call_of_a_step_fails_the_error_names_it_and_the_arena_is_usable(
     for expected in [
         "cuCtxGetCurrent",
         "cuStreamIsCapturing",
-        "cuPointerGetAttribute",
+        "cuPointerGetAttributes",
         "cuMemcpyHtoDAsync",
         "cuMemsetD8Async",
         "cuEventRecord",

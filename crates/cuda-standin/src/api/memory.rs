@@ -1,7 +1,7 @@
 //! Plain device memory.
 
-use crate::abi::{Address, AnyOut, Code, Out};
-use crate::driver::{Class, call};
+use crate::abi::{Address, AnyOut, Code, CuResult, In, Out};
+use crate::driver::{Class, Driver, call};
 use crate::memory::Kind;
 use std::ffi::c_int;
 
@@ -45,21 +45,54 @@ extern "C" fn cuMemAllocManaged(_address: Out<Address>, _bytes: usize, _flags: u
 }
 
 /// The attributes that name an owner: context, kind of memory, device, and the block's range.
+fn attribute(d: &Driver, data: AnyOut, attribute: u32, address: Address) -> CuResult<()> {
+    let block = d.memory.around(address).ok_or(Code::INVALID_VALUE)?;
+    let is_host = matches!(block.kind, Kind::Pinned { .. } | Kind::Registered);
+    match attribute {
+        1 => data.of::<u64>().set(block.context),
+        2 => data.of::<u32>().set(if is_host { 1 } else { 2 }),
+        3 | 11 => data.of::<u64>().set(if attribute == 3 { address } else { block.base }),
+        4 if is_host => data.of::<u64>().set(address),
+        8 => data.of::<u8>().set(0),
+        9 => data.of::<c_int>().set(block.device.unwrap_or(0) as c_int),
+        12 => data.of::<u64>().set(block.len),
+        13 => data.of::<u8>().set(1),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// What the plural call says of an address that it does not know: nothing, without an error.
+fn no_attribute(data: AnyOut, attribute: u32) -> CuResult<()> {
+    match attribute {
+        1 | 3 | 4 | 11 | 12 => data.of::<u64>().set(0),
+        2 => data.of::<u32>().set(0),
+        8 | 13 => data.of::<u8>().set(0),
+        9 => data.of::<c_int>().set(-2),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
 #[unsafe(no_mangle)]
-extern "C" fn cuPointerGetAttribute(data: AnyOut, attribute: u32, address: Address) -> u32 {
-    call("cuPointerGetAttribute", Class::Context, |d| {
-        let block = d.memory.around(address).ok_or(Code::INVALID_VALUE)?;
-        let is_host = matches!(block.kind, Kind::Pinned { .. } | Kind::Registered);
-        match attribute {
-            1 => data.of::<u64>().set(block.context),
-            2 => data.of::<u32>().set(if is_host { 1 } else { 2 }),
-            3 | 11 => data.of::<u64>().set(if attribute == 3 { address } else { block.base }),
-            4 if is_host => data.of::<u64>().set(address),
-            8 => data.of::<u8>().set(0),
-            9 => data.of::<c_int>().set(block.device.unwrap_or(0) as c_int),
-            12 => data.of::<u64>().set(block.len),
-            13 => data.of::<u8>().set(1),
-            _ => Err(Code::INVALID_VALUE),
+extern "C" fn cuPointerGetAttribute(data: AnyOut, name: u32, address: Address) -> u32 {
+    call("cuPointerGetAttribute", Class::Context, |d| attribute(d, data, name, address))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuPointerGetAttributes(
+    count: u32,
+    names: In<u32>,
+    data: In<AnyOut>,
+    address: Address,
+) -> u32 {
+    call("cuPointerGetAttributes", Class::Context, |d| {
+        let is_known = d.memory.around(address).is_some();
+        let names = names.list(count as usize)?;
+        for (name, data) in names.into_iter().zip(data.list(count as usize)?) {
+            match is_known {
+                true => attribute(d, data, name, address)?,
+                false => no_attribute(data, name)?,
+            }
         }
+        Ok(())
     })
 }

@@ -6,34 +6,10 @@
 
 #[cfg(not(feature = "_cuda"))]
 mod disabled;
+#[cfg(feature = "_cuda")]
+mod enabled;
+
 #[cfg(not(feature = "_cuda"))]
 pub use disabled::Cuda;
-
 #[cfg(feature = "_cuda")]
-mod buffers;
-#[cfg(feature = "_cuda")]
-mod code;
-#[cfg(feature = "_cuda")]
-mod context;
-#[cfg(feature = "_cuda")]
-mod device;
-#[cfg(feature = "_cuda")]
-mod event;
-#[cfg(feature = "_cuda")]
-mod graph;
-#[cfg(feature = "_cuda")]
-mod pinned;
-#[cfg(feature = "_cuda")]
-mod presence;
-#[cfg(feature = "_cuda")]
-mod slots;
-#[cfg(feature = "_cuda")]
-mod transfer;
-#[cfg(feature = "_cuda")]
-pub use device::Cuda;
-#[cfg(feature = "_cuda")]
-pub use event::Event;
-#[cfg(feature = "_cuda")]
-pub use graph::Graph;
-#[cfg(feature = "_cuda")]
-pub use slots::{InputSlots, ResultQueue};
+pub use enabled::{Cuda, Event, Graph, InputSlots, ResultQueue};

@@ -15,6 +15,15 @@ fn unavailable(device: &str, call: &'static str, reason: String) -> DeviceError 
     DeviceError { device: device.to_owned(), call, reason, kind: DeviceErrorKind::Unavailable }
 }
 
+/// Why a driver that supports `version` does not do.
+fn too_old(version: i32) -> Option<String> {
+    let text = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    (version < NEEDED_VERSION).then(|| {
+        let (have, need) = (text(version), text(NEEDED_VERSION));
+        format!("the driver is for CUDA {have}, this program needs one for CUDA {need} or later")
+    })
+}
+
 /// The number of devices, of which there is at least one; `device` is the name for errors.
 pub(super) fn device_count(device: &str) -> Result<usize, DeviceError> {
     // SAFETY: loading the CUDA driver runs its initialisers, which any program may do at any time.
@@ -26,10 +35,7 @@ pub(super) fn device_count(device: &str) -> Result<usize, DeviceError> {
     // SAFETY: the number goes into a live variable, and the library is there.
     done("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })
         .map_err(|failure| without_device(device, failure))?;
-    if version < NEEDED_VERSION {
-        let [have, need] = [version, NEEDED_VERSION]
-            .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
-        let reason = format!("the driver is for CUDA {have}, this program needs one for {need}");
+    if let Some(reason) = too_old(version) {
         return Err(unavailable(device, "cuDriverGetVersion", reason));
     }
     match CudaContext::device_count().map(usize::try_from) {
@@ -54,4 +60,20 @@ fn without_device(device: &str, failure: Failure) -> DeviceError {
         _ => error.reason,
     };
     unavailable(device, error.call, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_driver_is_refused_with_both_versions() {
+        assert_eq!(too_old(NEEDED_VERSION), None);
+        assert_eq!(too_old(NEEDED_VERSION + 80), None);
+        let refused = too_old(11_040).unwrap();
+        assert!(
+            refused.contains("is for CUDA 11.4") && refused.contains(".0 or later"),
+            "{refused}"
+        );
+    }
 }

@@ -1,0 +1,17 @@
+//! The CUDA device of a program that was built with it. Nothing outside this folder calls the driver.
+
+mod buffers;
+mod code;
+mod context;
+mod device;
+mod event;
+mod graph;
+mod pinned;
+mod presence;
+mod slots;
+mod transfer;
+
+pub use device::Cuda;
+pub use event::Event;
+pub use graph::Graph;
+pub use slots::{InputSlots, ResultQueue};
