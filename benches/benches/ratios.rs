@@ -56,7 +56,7 @@ fn against<P: Allocator>(step: &Step) {
 fn replayed(buffers: usize) {
     let mut planned = Window::planned(buffers).expect("the host has room");
     let mut bumped = Window::bumped(buffers).expect("the host has room");
-    let rounds = ALLOCATIONS.div_ceil(buffers);
+    let rounds = (ALLOCATIONS / 4).div_ceil(buffers);
     let mut nanoseconds = |window: &mut Window| {
         let step = || window.step().expect("the arena was sized for it");
         seconds(rounds, step) * 1e9 / (rounds * buffers) as f64
@@ -72,7 +72,11 @@ fn replayed(buffers: usize) {
 }
 
 fn main() {
-    for step in trace::all().expect("the traces are in the repository") {
+    for step in trace::all()
+        .expect("the traces are in the repository")
+        .into_iter()
+        .take(std::env::var("N").map_or(99, |n| n.parse().unwrap()))
+    {
         against::<bumpalo::Bump>(&step);
         against::<bump_scope::Bump>(&step);
     }

@@ -74,8 +74,10 @@ impl Window {
 
 /// Sizes from 1 byte to [`LARGEST_BYTES`], of no pattern, the same in each run.
 fn sizes(buffers: usize) -> Vec<usize> {
+    let k: usize = std::env::var("K").map_or(24, |n| n.parse().unwrap());
     let scattered = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (1..=buffers as u64).map(|at| (scattered(at) % LARGEST_BYTES + 1) as usize).collect()
+    let size = |at: u64| (scattered(at) % LARGEST_BYTES + 1) as usize;
+    (1..=k as u64).map(size).cycle().take(buffers).collect()
 }
 
 /// Each buffer above the one before, round and round in a ring that [`LIVE`] of them never fill. As

@@ -34,6 +34,8 @@ pub const POISON_BYTE: u8 = 0xff;
 pub struct RawArena<D: Device = Host> {
     /// Whether a dropped handle matters, to a log or to a plan: all that a drop looks at.
     minds_drops: Cell<bool>,
+    /// A plan places requests, and nobody logs them and no error waits.
+    follows_plan: Cell<bool>,
     zones: Zones,
     region: Arc<Region<D>>,
     /// Why requests take the slow path: they are logged, a plan places them, fresh memory is poisoned
@@ -74,6 +76,7 @@ impl<D: Device> RawArena<D> {
             log: RefCell::new(None),
             plans: RefCell::new(Plans::default()),
             minds_drops: Cell::new(false),
+            follows_plan: Cell::new(false),
             poisoned_to: Cell::new(None),
             deferred: RefCell::new(None),
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
@@ -241,19 +244,37 @@ impl<D: Device> RawArena<D> {
         }
         let alignment = alignment.max(Alignment::of::<T>());
         let address = self.zones.bump(len as u64 * size_of::<T>() as u64, alignment)?;
-        // SAFETY: as in `transient_slowly`.
+        // SAFETY: as in `transient_watched`.
         Some(unsafe { Transient::new(address, len, self, NO_SLOT) })
     }
 
-    /// A request that the hot path did not serve: it is empty, too big, does not fit, or somebody
-    /// watches.
+    /// A request that the hot path did not serve: a plan places it, it is empty, too big, does not
+    /// fit, or somebody watches.
     ///
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent).
+    #[inline]
+    pub fn transient_slowly<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        if (len as u64).wrapping_sub(1) < const { most_elements::<T>() } {
+            let bytes = len as u64 * size_of::<T>() as u64;
+            let own = alignment.max(Alignment::of::<T>());
+            if let Some((offset_bytes, slot)) = self.place_as_planned(bytes, own) {
+                let address = self.zones.base_address() + offset_bytes;
+                // SAFETY: as in `transient_watched`.
+                return Ok(unsafe { Transient::new(address, len, self, slot) });
+            }
+        }
+        self.transient_watched(len, alignment)
+    }
+
     #[cold]
     #[inline(never)]
-    pub fn transient_slowly<T: Pod>(
+    fn transient_watched<T: Pod>(
         &self,
         len: usize,
         alignment: Alignment,

@@ -37,10 +37,12 @@
 //! | [`solve()`] | the stages, from microseconds to a search |
 //! | [`validate()`] | the independent judge that every plan passes |
 //! | [`Plan`] | what is saved and replayed |
+//! | [`draw()`] | a picture of a step, bumped and planned |
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
 mod bound;
+mod draw;
 pub mod formats;
 pub mod generate;
 mod greedy;
@@ -57,6 +59,7 @@ mod trace;
 mod validate;
 
 pub use bound::{Bound, lower_bound};
+pub use draw::draw;
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
 pub use record::{PlannedStep, StepError, slot_table, trace_of};

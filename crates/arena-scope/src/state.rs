@@ -270,7 +270,7 @@ impl<D: Device> State<D> {
         }
     }
 
-    #[cold]
+    /// Not marked cold: under a plan every request comes here.
     #[inline(never)]
     fn alloc_slowly<T: Pod>(
         &self,

@@ -1,7 +1,5 @@
 //! The plans of an arena, and the one that the open step follows.
 
-use std::sync::Arc;
-
 use super::replay::{Deviations, Replay};
 use super::slots::SlotTable;
 use crate::bytes::Alignment;
@@ -26,19 +24,20 @@ struct Planned {
 
 impl Plans {
     /// Adds a plan that starts at an offset of the region.
-    pub(crate) fn add(&mut self, table: Arc<SlotTable>, start_bytes: u64) -> PlanId {
+    pub(crate) fn add(&mut self, table: SlotTable, start_bytes: u64) -> PlanId {
         self.plans.push(Planned { start_bytes, replay: Replay::new(table) });
         PlanId(self.plans.len() - 1)
     }
 
     /// Puts another table in the place of a plan's.
-    pub(crate) fn replace(&mut self, id: PlanId, table: Arc<SlotTable>, start_bytes: u64) {
+    pub(crate) fn replace(&mut self, id: PlanId, table: SlotTable, start_bytes: u64) {
         if let Some(planned) = self.plans.get_mut(id.0) {
             *planned = Planned { start_bytes, replay: Replay::new(table) };
         }
     }
 
     /// The plan that the open step follows.
+    #[inline]
     fn active(&mut self) -> Option<&mut Planned> {
         self.active.and_then(|active| self.plans.get_mut(active))
     }
@@ -98,8 +97,19 @@ impl Plans {
         }
     }
 
-    /// The slot and the offset in the region for a request, or `None` if the bump must serve it.
+    /// The slot and the offset in the region for a request that is just as planned.
     #[inline]
+    pub(crate) fn place_as_planned(
+        &mut self,
+        bytes: u64,
+        alignment: Alignment,
+    ) -> Option<(u32, u64)> {
+        let Planned { start_bytes, replay } = self.active()?;
+        let (slot, offset) = replay.alloc(bytes, alignment)?;
+        Some((slot, *start_bytes + offset))
+    }
+
+    /// The slot and the offset in the region for a request, or `None` if the bump must serve it.
     pub(crate) fn place(&mut self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
         let Planned { start_bytes, replay } = self.active()?;
         let placed = replay.alloc(bytes, alignment);
@@ -114,12 +124,11 @@ impl Plans {
         }
     }
 
-    /// The spans in the region of the slots given out in the innermost scope.
-    pub(crate) fn own_spans(&mut self) -> Vec<Span> {
-        let Some(Planned { start_bytes, replay }) = self.active() else { return Vec::new() };
-        let start_bytes = *start_bytes;
-        let span =
-            |(start, end)| Span { start_bytes: start_bytes + start, end_bytes: start_bytes + end };
-        replay.own_ranges().map(span).collect()
+    /// The span in the region of the first slot at or after `from` that was given out in the innermost
+    /// scope, and the number after it.
+    pub(crate) fn own_span(&self, from: usize) -> Option<(usize, Span)> {
+        let Planned { start_bytes, replay } = self.plans.get(self.active?)?;
+        let (next, (start, end)) = replay.own_range(from)?;
+        Some((next, Span { start_bytes: start_bytes + start, end_bytes: start_bytes + end }))
     }
 }
