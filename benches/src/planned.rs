@@ -12,6 +12,9 @@ pub const LIVE: usize = 64;
 const STEP: ScopeOptions = ScopeOptions::named("step");
 const LARGEST_BYTES: u64 = 64 << 10;
 
+/// Buffers of a layer.
+const LAYER: u64 = 24;
+
 /// An arena, and the sizes of a step that it runs.
 #[derive(Debug)]
 pub struct Window {
@@ -72,12 +75,12 @@ impl Window {
     }
 }
 
-/// Sizes from 1 byte to [`LARGEST_BYTES`], of no pattern, the same in each run.
+/// Sizes from 1 byte to [`LARGEST_BYTES`] of no pattern, but the same for each [`LAYER`], as in a
+/// network of equal layers.
 fn sizes(buffers: usize) -> Vec<usize> {
-    let k: usize = std::env::var("K").map_or(24, |n| n.parse().unwrap());
     let scattered = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let size = |at: u64| (scattered(at) % LARGEST_BYTES + 1) as usize;
-    (1..=k as u64).map(size).cycle().take(buffers).collect()
+    (1..=LAYER).map(size).cycle().take(buffers).collect()
 }
 
 /// Each buffer above the one before, round and round in a ring that [`LIVE`] of them never fill. As

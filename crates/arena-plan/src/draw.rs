@@ -9,10 +9,10 @@ use crate::plan::Plan;
 
 /// Width and height of a panel, and what is left around it, in pixels.
 const PANEL: (f64, f64) = (400.0, 360.0);
-const LEFT: f64 = 72.0;
+const LEFT: f64 = 96.0;
 const BETWEEN: f64 = 44.0;
 const TOP: f64 = 84.0;
-const BOTTOM: f64 = 62.0;
+const BOTTOM: f64 = 46.0;
 const WIDTH: f64 = LEFT + 2.0 * PANEL.0 + BETWEEN + 28.0;
 const HEIGHT: f64 = TOP + PANEL.1 + BOTTOM;
 
@@ -60,7 +60,7 @@ fn picture(svg: &mut String, plan: &Plan, title: &str) -> fmt::Result {
     // Its own background: readable on a light and on a dark page.
     writeln!(svg, "<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#fff\"/>")?;
     text(svg, (WIDTH / 2.0, 28.0), "middle", "font-size=\"16\" font-weight=\"bold\"", &title)?;
-    let label = format!("translate(18 {}) rotate(-90)", TOP + PANEL.1 / 2.0);
+    let label = format!("translate(20 {}) rotate(-90)", TOP + PANEL.1 / 2.0);
     writeln!(svg, "<text transform=\"{label}\" text-anchor=\"middle\">bytes</text>")?;
 
     let count = buffers.len();
