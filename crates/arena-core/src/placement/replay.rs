@@ -65,7 +65,7 @@ impl fmt::Display for Deviations {
 }
 
 /// A plan while steps follow it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Replay {
     /// The plan, and in its slots what became of them: `done` counts how often former occupants were
     /// freed, `stage` is `2 x step` while a slot is given out and one more when it is freed.
@@ -205,10 +205,11 @@ impl Replay {
         bytes: u64,
         alignment: Alignment,
     ) -> Option<(u32, u64)> {
-        let Some(slot) = self.table.slots.get(self.next) else {
+        if self.next == self.table.len() {
             self.deviations.extra += 1;
             return None;
-        };
+        }
+        let slot = self.table.slots.get(self.next)?;
         let fits = bytes <= slot.bytes && self.table.aligns(slot, alignment);
         let exact = fits && bytes == slot.bytes;
         // A request that fits the next slot takes it, unless the step has gone astray: then a slot
@@ -293,9 +294,10 @@ impl Replay {
 
     #[inline]
     fn free(&mut self, number: usize) {
-        let slot = &mut self.table.slots[number];
-        slot.stage = slot.stage.wrapping_add(1);
-        self.table.credit_successors(number);
+        if let Some(slot) = self.table.slots.get_mut(number) {
+            slot.stage |= 1;
+            self.table.credit_successors(number);
+        }
     }
 
     /// Where the first slot at or after `from` lies that was given out in the innermost scope, as a

@@ -57,6 +57,8 @@ pub enum SlotTableError {
 /// slots alone, so a bad plan is refused at run time, request by request, and never overlaps.
 #[derive(Debug, Clone)]
 pub struct SlotTable {
+    /// Those of the plan, and a last one that takes the credit of missing successors. No
+    /// request is as large as it.
     pub(super) slots: Box<[Slot]>,
     /// Lists, each behind its length; the one at 0 is empty.
     more_successors: Box<[u32]>,
@@ -72,15 +74,24 @@ pub(super) struct Slot {
     pub(super) bytes: u64,
     /// The replay's: how often former occupants were freed since the plan was installed.
     pub(super) done: u32,
-    /// The replay's: in which step it was given out last, and whether it was freed since.
+    /// The replay's: in which step it was given out last, and odd once it is free.
     pub(super) stage: u32,
     /// Former occupants of its bytes: each must have been freed before it can be given out.
     pub(super) needed: u32,
-    /// The first two successors, or the slot itself in their place: most have no more, and two that
-    /// are always there cost no branch that a processor would have to guess.
+    /// The first two successors, or the last slot of the table, which is nobody's, in their place:
+    /// most have no more, and two that are always there cost no branch that a processor would have
+    /// to guess.
     pub(super) successors: [u32; 2],
     /// Where in `more_successors` the others are counted and listed; 0 if there are none.
     pub(super) more: u32,
+}
+
+impl Default for SlotTable {
+    /// The plan of a step that asks for nothing.
+    fn default() -> Self {
+        let (slots, more_successors) = (Box::new([Slot::NOBODY]), Box::new([0]));
+        Self { slots, more_successors, peak_bytes: 0, alignment: Alignment::ONE, id: id_of(&[]) }
+    }
 }
 
 impl SlotTable {
@@ -108,8 +119,15 @@ impl SlotTable {
         }
         // A handle counts slots from 1.
         let count = u32::try_from(planned.len()).ok().filter(|&count| count <= MAX_SLOT);
-        let mut slots: Box<[Slot]> =
-            planned.iter().zip(0..count.ok_or(too_many)?).map(Slot::alone).collect();
+        let nobody = count.ok_or(too_many)?;
+        let alone = |&PlannedSlot { offset_bytes, bytes, .. }: &PlannedSlot| Slot {
+            offset_bytes,
+            bytes,
+            successors: [nobody; 2],
+            ..Slot::NOBODY
+        };
+        let last = Slot { successors: [nobody; 2], ..Slot::NOBODY };
+        let mut slots: Box<[Slot]> = planned.iter().map(alone).chain([last]).collect();
         let mut more_successors = vec![0];
         for own in space_successors(planned).chunk_by(|one, other| one.0 == other.0) {
             for &(_, successor) in own {
@@ -148,13 +166,13 @@ impl SlotTable {
     /// Requests of the planned step.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() - 1
     }
 
     /// Whether the planned step asks for nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len() == 0
     }
 
     /// Whether a request of this alignment may start where a slot does: the plan's start has the
@@ -167,19 +185,28 @@ impl SlotTable {
     /// One more former occupant of each of its successors' bytes is freed.
     #[inline]
     pub(super) fn credit_successors(&mut self, slot: usize) {
-        let Some(&Slot { successors, more, .. }) = self.slots.get(slot) else { return };
-        for successor in successors {
-            if let Some(credited) = self.slots.get_mut(successor as usize) {
-                credited.done = credited.done.wrapping_add(u32::from(successor as usize != slot));
-            }
-        }
+        let Some(&Slot { successors: [first, second], more, .. }) = self.slots.get(slot) else {
+            return;
+        };
+        self.credit(first);
+        self.credit(second);
         if more > 0 {
-            let listed = &self.more_successors[more as usize..];
-            let [count, listed @ ..] = listed else { return };
-            for &successor in &listed[..*count as usize] {
-                let credited = &mut self.slots[successor as usize];
-                credited.done = credited.done.wrapping_add(1);
-            }
+            self.credit_more(more);
+        }
+    }
+
+    #[inline]
+    fn credit(&mut self, successor: u32) {
+        if let Some(credited) = self.slots.get_mut(successor as usize) {
+            credited.done = credited.done.wrapping_add(1);
+        }
+    }
+
+    #[inline(never)]
+    fn credit_more(&mut self, more: u32) {
+        let listed = more as usize + 1;
+        for at in listed..listed + self.more_successors[more as usize] as usize {
+            self.credit(self.more_successors[at]);
         }
     }
 
@@ -191,12 +218,16 @@ impl SlotTable {
 }
 
 impl Slot {
-    /// The slot of this number, before anything is known of the others.
-    fn alone((planned, number): (&PlannedSlot, u32)) -> Self {
-        let PlannedSlot { offset_bytes, bytes, .. } = *planned;
-        let successors = [number; 2];
-        Self { offset_bytes, bytes, done: 0, stage: 0, needed: 0, successors, more: 0 }
-    }
+    /// The last slot of an empty table.
+    const NOBODY: Self = Self {
+        offset_bytes: 0,
+        bytes: u64::MAX,
+        done: 0,
+        stage: 1,
+        needed: 0,
+        successors: [0; 2],
+        more: 0,
+    };
 }
 
 /// The pairs (slot, next occupant of some of its bytes), sorted, each once.
@@ -256,9 +287,10 @@ mod tests {
             SlotTable::new(&[slot(0, 100), slot(100, 100), slot(50, 100), slot(0, 200)]).unwrap();
         let needed: Vec<u32> = table.slots.iter().map(|slot| slot.needed).collect();
         // The last takes over from 2 in the middle, from 0 below it and from 1 above it.
-        assert_eq!(needed, [0, 0, 2, 3]);
+        assert_eq!(needed, [0, 0, 2, 3, 0]);
         let successors: Vec<_> = table.slots.iter().map(|slot| slot.successors).collect();
-        assert_eq!(successors, [[2, 3], [2, 3], [3, 2], [3, 3]]);
+        // Number 4 is nobody's.
+        assert_eq!(successors, [[2, 3], [2, 3], [3, 4], [4, 4], [4, 4]]);
         assert_eq!((table.peak_bytes(), table.len()), (200, 4));
     }
 
@@ -304,11 +336,11 @@ mod tests {
             for &(_, successor) in &expected {
                 needed[successor as usize] += 1;
             }
-            prop_assert!(table.slots.iter().map(|slot| slot.needed).eq(needed));
+            prop_assert!(table.slots.iter().map(|slot| slot.needed).take(planned.len()).eq(needed));
             for slot in 0..planned.len() as u32 {
                 let before: Vec<_> = table.slots.iter().map(|slot| slot.done).collect();
                 table.credit_successors(slot as usize);
-                let credited = table.slots.iter().zip(before).enumerate();
+                let credited = table.slots.iter().zip(before).enumerate().take(planned.len());
                 let credited: Vec<_> = credited
                     .filter(|(_, (slot, before))| slot.done != *before)
                     .map(|(successor, _)| (slot, successor as u32))
@@ -316,7 +348,7 @@ mod tests {
                 let own = expected.iter().filter(|edge| edge.0 == slot);
                 prop_assert!(own.eq(&credited));
             }
-            prop_assert!(table.slots.iter().all(|slot| slot.done == slot.needed));
+            prop_assert!(table.slots[..planned.len()].iter().all(|slot| slot.done == slot.needed));
         }
     }
 }

@@ -170,7 +170,7 @@ impl<D: Device> RawArena<D> {
     #[cold]
     pub(super) fn off_plan(&self, mut error: Error) -> Error {
         if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
-            let facts = self.plans.borrow_mut().facts();
+            let facts = self.plans.borrow().facts();
             exhausted.plan =
                 facts.map(|(peak_bytes, deviations)| PlanFacts::new(peak_bytes, deviations));
         }

@@ -40,13 +40,21 @@ impl<D: Device> RawArena<D> {
 
     #[inline(never)]
     fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
+        if self.follows_plan.get() {
+            self.drop_slot(slot_of(len_and_slot));
+        } else {
+            self.note_drop_watched(address, len_and_slot);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_drop_watched(&self, address: u64, len_and_slot: u64) {
         if len_and_slot == 0 {
             return; // An empty buffer has no byte; its offset may be another's.
         }
         self.drop_slot(slot_of(len_and_slot));
-        if !self.follows_plan.get() {
-            self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
-        }
+        self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
     }
 
     /// Keeps an error that nobody could be told of, for the next fallible call. A second one is
