@@ -57,7 +57,7 @@ fn replayed(buffers: usize) {
     let mut planned = Window::planned(buffers).expect("the host has room");
     let mut bumped = Window::bumped(buffers).expect("the host has room");
     let rounds = (ALLOCATIONS / 4).div_ceil(buffers);
-    let mut nanoseconds = |window: &mut Window| {
+    let nanoseconds = |window: &mut Window| {
         let step = || window.step().expect("the arena was sized for it");
         seconds(rounds, step) * 1e9 / (rounds * buffers) as f64
     };

@@ -244,37 +244,33 @@ impl<D: Device> RawArena<D> {
         }
         let alignment = alignment.max(Alignment::of::<T>());
         let address = self.zones.bump(len as u64 * size_of::<T>() as u64, alignment)?;
-        // SAFETY: as in `transient_watched`.
+        // SAFETY: as in `transient_slowly`.
         Some(unsafe { Transient::new(address, len, self, NO_SLOT) })
     }
 
-    /// A request that the hot path did not serve: a plan places it, it is empty, too big, does not
-    /// fit, or somebody watches.
+    /// The way of a request under a plan: `None` if it is not just as planned, or if somebody watches.
+    #[inline]
+    pub fn planned<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
+        if (len as u64).wrapping_sub(1) >= const { most_elements::<T>() } {
+            return None;
+        }
+        let alignment = alignment.max(Alignment::of::<T>());
+        let bytes = len as u64 * size_of::<T>() as u64;
+        let (offset_bytes, slot) = self.place_as_planned(bytes, alignment)?;
+        let address = self.zones.base_address() + offset_bytes;
+        // SAFETY: as in `transient_slowly`.
+        Some(unsafe { Transient::new(address, len, self, slot) })
+    }
+
+    /// A request that neither hot path served: it is empty, too big, does not fit, or somebody
+    /// watches.
     ///
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent).
-    #[inline]
-    pub fn transient_slowly<T: Pod>(
-        &self,
-        len: usize,
-        alignment: Alignment,
-    ) -> Result<Transient<'_, T, D>, Error> {
-        if (len as u64).wrapping_sub(1) < const { most_elements::<T>() } {
-            let bytes = len as u64 * size_of::<T>() as u64;
-            let own = alignment.max(Alignment::of::<T>());
-            if let Some((offset_bytes, slot)) = self.place_as_planned(bytes, own) {
-                let address = self.zones.base_address() + offset_bytes;
-                // SAFETY: as in `transient_watched`.
-                return Ok(unsafe { Transient::new(address, len, self, slot) });
-            }
-        }
-        self.transient_watched(len, alignment)
-    }
-
     #[cold]
     #[inline(never)]
-    fn transient_watched<T: Pod>(
+    pub fn transient_slowly<T: Pod>(
         &self,
         len: usize,
         alignment: Alignment,

@@ -278,6 +278,21 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
+        if let Some(buffer) = self.raw.planned(len, alignment) {
+            self.sign(&buffer, alignment, depth);
+            return Ok(buffer);
+        }
+        self.alloc_watched(len, alignment, depth)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_watched<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'_, T, D>, Error> {
         self.count(self.raw.transient_slowly(len, alignment), alignment, depth)
     }
 

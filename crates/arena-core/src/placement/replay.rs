@@ -141,9 +141,7 @@ impl Replay {
         if live > 0 {
             self.deviations.unfreed += live as u64;
             for slot in first..self.next {
-                if self.table.slots[slot].stage == self.given_out() {
-                    self.free(slot);
-                }
+                self.table.free(slot, self.given_out());
             }
         }
         self.innermost = around;
@@ -271,8 +269,7 @@ impl Replay {
     #[inline]
     pub(crate) fn drop_slot(&mut self, slot: u32) {
         let number = slot as usize;
-        let given_out = self.given_out();
-        if self.table.slots.get(number).is_none_or(|slot| slot.stage != given_out) {
+        if !self.table.free(number, self.given_out()) {
             return;
         }
         if self.innermost.first <= number {
@@ -280,7 +277,6 @@ impl Replay {
         } else {
             self.note_drop_of_outer(number);
         }
-        self.free(number);
     }
 
     /// A buffer of an outer scope was dropped in an inner one.
@@ -289,14 +285,6 @@ impl Replay {
         let own = |scope: &&mut OpenScope| scope.first <= slot;
         if let Some(scope) = self.outer.iter_mut().rev().find(own) {
             scope.freed += 1;
-        }
-    }
-
-    #[inline]
-    fn free(&mut self, number: usize) {
-        if let Some(slot) = self.table.slots.get_mut(number) {
-            slot.stage |= 1;
-            self.table.credit_successors(number);
         }
     }
 

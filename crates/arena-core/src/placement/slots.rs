@@ -182,31 +182,30 @@ impl SlotTable {
         alignment <= self.alignment && alignment.divides(slot.offset_bytes)
     }
 
-    /// One more former occupant of each of its successors' bytes is freed.
+    /// Frees a slot if it is given out at this stage: one more former occupant of its successors'
+    /// bytes is gone. Whether it was.
     #[inline]
-    pub(super) fn credit_successors(&mut self, slot: usize) {
-        let Some(&Slot { successors: [first, second], more, .. }) = self.slots.get(slot) else {
-            return;
-        };
-        self.credit(first);
-        self.credit(second);
+    pub(super) fn free(&mut self, slot: usize, given_out: u32) -> bool {
+        let slots = &mut *self.slots; // One look at the length for all that follows.
+        let Some(freed) = slots.get_mut(slot) else { return false };
+        if freed.stage != given_out {
+            return false;
+        }
+        freed.stage = given_out | 1;
+        let ([first, second], more) = (freed.successors, freed.more);
+        credit(slots, first);
+        credit(slots, second);
         if more > 0 {
             self.credit_more(more);
         }
-    }
-
-    #[inline]
-    fn credit(&mut self, successor: u32) {
-        if let Some(credited) = self.slots.get_mut(successor as usize) {
-            credited.done = credited.done.wrapping_add(1);
-        }
+        true
     }
 
     #[inline(never)]
     fn credit_more(&mut self, more: u32) {
-        let listed = more as usize + 1;
-        for at in listed..listed + self.more_successors[more as usize] as usize {
-            self.credit(self.more_successors[at]);
+        let [count, listed @ ..] = &self.more_successors[more as usize..] else { return };
+        for &successor in &listed[..*count as usize] {
+            credit(&mut self.slots, successor);
         }
     }
 
@@ -228,6 +227,13 @@ impl Slot {
         successors: [0; 2],
         more: 0,
     };
+}
+
+#[inline]
+fn credit(slots: &mut [Slot], successor: u32) {
+    if let Some(credited) = slots.get_mut(successor as usize) {
+        credited.done = credited.done.wrapping_add(1);
+    }
 }
 
 /// The pairs (slot, next occupant of some of its bytes), sorted, each once.
@@ -339,7 +345,9 @@ mod tests {
             prop_assert!(table.slots.iter().map(|slot| slot.needed).take(planned.len()).eq(needed));
             for slot in 0..planned.len() as u32 {
                 let before: Vec<_> = table.slots.iter().map(|slot| slot.done).collect();
-                table.credit_successors(slot as usize);
+                prop_assert!(!table.free(slot as usize, 2), "it is not given out");
+                table.slots[slot as usize].stage = 2;
+                prop_assert!(table.free(slot as usize, 2));
                 let credited = table.slots.iter().zip(before).enumerate().take(planned.len());
                 let credited: Vec<_> = credited
                     .filter(|(_, (slot, before))| slot.done != *before)

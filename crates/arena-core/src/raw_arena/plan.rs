@@ -159,7 +159,7 @@ impl<D: Device> RawArena<D> {
         Some((offset_bytes, slot + 1)) // A handle counts slots from 1.
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn drop_slot(&self, slot: u32) {
         if slot != NO_SLOT {
             self.plans.borrow_mut().drop_slot(slot - 1);
