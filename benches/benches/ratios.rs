@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use arena_benches::planned::Window;
 use arena_benches::trace::{self, Step};
 use arena_benches::workload::{Allocator, Watermark};
 
@@ -51,9 +52,35 @@ fn against<P: Allocator>(step: &Step) {
     report("step_with_drops", pairs(step, || ours.step(step), || peer.step(step)));
 }
 
+/// Nanoseconds for an allocation and its drop under a plan of so many slots, beside the bump.
+fn replayed(buffers: usize) {
+    let mut planned = Window::planned(buffers).expect("the host has room");
+    let mut bumped = Window::bumped(buffers).expect("the host has room");
+    let rounds = (ALLOCATIONS / 4).div_ceil(buffers);
+    let nanoseconds = |window: &mut Window| {
+        let step = || window.step().expect("the arena was sized for it");
+        seconds(rounds, step) * 1e9 / (rounds * buffers) as f64
+    };
+    let mut times: Vec<[f64; 2]> =
+        (0..PAIRS).map(|_| [nanoseconds(&mut planned), nanoseconds(&mut bumped)]).collect();
+    assert_eq!(planned.deviations(), Some(0));
+    for (which, name) in ["planned", "bump"].into_iter().enumerate() {
+        times.sort_by(|one, other| one[which].total_cmp(&other[which]));
+        let [median, min, max] = [PAIRS / 2, 0, PAIRS - 1].map(|at| times[at][which]);
+        println!("{name:<15} {buffers:>6} pairs  {median:>5.2} ns a pair ({min:.2} to {max:.2})");
+    }
+}
+
 fn main() {
-    for step in trace::all().expect("the traces are in the repository") {
+    for step in trace::all()
+        .expect("the traces are in the repository")
+        .into_iter()
+        .take(std::env::var("N").map_or(99, |n| n.parse().unwrap()))
+    {
         against::<bumpalo::Bump>(&step);
         against::<bump_scope::Bump>(&step);
+    }
+    for buffers in [100, 10_000, 100_000] {
+        replayed(buffers);
     }
 }

@@ -3,6 +3,7 @@
 //! Sizes are divided by [`SCALE`], since the largest step asks for 57 GiB in all and the peers need
 //! real memory for it; nobody touches the memory, so only the arithmetic is timed.
 
+pub mod planned;
 pub mod trace;
 pub mod workload;
 

@@ -36,6 +36,8 @@ pub const POISON_BYTE: u8 = 0xff;
 pub struct RawArena<D: Device = Host> {
     /// Whether a dropped handle matters, to a log or to a plan: all that a drop looks at.
     minds_drops: Cell<bool>,
+    /// A plan places requests, and nobody logs them and no error waits.
+    follows_plan: Cell<bool>,
     zones: Zones,
     region: Arc<Region<D>>,
     /// Why requests take the slow path: they are logged, a plan places them, fresh memory is poisoned
@@ -76,6 +78,7 @@ impl<D: Device> RawArena<D> {
             log: RefCell::new(None),
             plans: RefCell::new(Plans::default()),
             minds_drops: Cell::new(false),
+            follows_plan: Cell::new(false),
             poisoned_to: Cell::new(None),
             deferred: RefCell::new(None),
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
@@ -194,7 +197,21 @@ impl<D: Device> RawArena<D> {
         Some(unsafe { Transient::new(address, len, self, NO_SLOT) })
     }
 
-    /// A request that the hot path did not serve: it is empty, too big, does not fit, or somebody
+    /// The way of a request under a plan: `None` if it is not just as planned, or if somebody watches.
+    #[inline]
+    pub fn planned<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
+        if (len as u64).wrapping_sub(1) >= const { most_elements::<T>() } {
+            return None;
+        }
+        let alignment = alignment.max(Alignment::of::<T>());
+        let bytes = len as u64 * size_of::<T>() as u64;
+        let (offset_bytes, slot) = self.place_as_planned(bytes, alignment)?;
+        let address = self.zones.base_address() + offset_bytes;
+        // SAFETY: as in `transient_slowly`.
+        Some(unsafe { Transient::new(address, len, self, slot) })
+    }
+
+    /// A request that neither hot path served: it is empty, too big, does not fit, or somebody
     /// watches.
     ///
     /// # Errors

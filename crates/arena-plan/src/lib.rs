@@ -38,11 +38,13 @@
 //! | [`solve()`] | the stages, from microseconds to a search |
 //! | [`validate()`] | the independent judge that every plan passes |
 //! | [`Plan`] | what is saved and replayed |
+//! | [`draw()`] | a picture of a step, bumped and planned |
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
 mod auto;
 mod bound;
+mod draw;
 pub mod formats;
 pub mod generate;
 mod greedy;
@@ -60,6 +62,7 @@ mod validate;
 
 pub use auto::{AutoPlan, BackgroundPlanner, PATIENCE};
 pub use bound::{Bound, lower_bound};
+pub use draw::draw;
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
 pub use record::{PlannedStep, StepError, slot_table, trace_of};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use arena_plan::formats::{self, InputError, Labelled, minimalloc};
-use arena_plan::{Options, Plan, lower_bound, solve, validate};
+use arena_plan::{Options, Plan, draw, lower_bound, solve, validate};
 use clap::{Args, Parser, Subcommand};
 
 /// Plan the offsets of a step's buffers.
@@ -45,6 +45,17 @@ enum Command {
         #[arg(long)]
         step: Option<u64>,
     },
+    /// Draw a step as SVG, once bumped and once planned.
+    Draw {
+        /// The step, which is solved, or a plan (.json).
+        file: PathBuf,
+        /// The step of an event trace; without it the whole trace is one step.
+        #[arg(long)]
+        step: Option<u64>,
+        /// Write the picture there instead of to the standard output.
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -76,6 +87,7 @@ fn main() -> ExitCode {
         Command::Solve(arguments) => solve_file(&arguments),
         Command::Check { file, capacity } => check_file(&file, capacity),
         Command::Bound { file, step } => bound_file(&file, step),
+        Command::Draw { file, step, out } => draw_file(&file, step, out.as_deref()),
     };
     match done {
         Ok(code) => code,
@@ -125,8 +137,7 @@ fn solve_file(arguments: &Solve) -> Result<ExitCode> {
 fn check_file(path: &Path, capacity: Option<u64>) -> Result<ExitCode> {
     let begin = Instant::now();
     let plan = if is_plan(path) {
-        let file = File::open(path).with_context(|| path.display().to_string())?;
-        Plan::load(file).with_context(|| path.display().to_string())?
+        load(path)?
     } else {
         let bytes = fs::read(path).with_context(|| path.display().to_string())?;
         let read = formats::text(&bytes).and_then(minimalloc::read_solution);
@@ -154,6 +165,26 @@ fn bound_file(path: &Path, step: Option<u64>) -> Result<ExitCode> {
         begin.elapsed().as_secs_f64()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+fn draw_file(path: &Path, step: Option<u64>, out: Option<&Path>) -> Result<ExitCode> {
+    let plan = if is_plan(path) {
+        load(path)?
+    } else {
+        solve(&read(path, step)?.instance, &Options::default()).plan
+    };
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let picture = draw(&plan, &name);
+    match out {
+        Some(out) => fs::write(out, picture).with_context(|| out.display().to_string())?,
+        None => print!("{picture}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(path: &Path) -> Result<Plan> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    Plan::load(file).with_context(|| path.display().to_string())
 }
 
 fn read(path: &Path, step: Option<u64>) -> Result<Labelled> {

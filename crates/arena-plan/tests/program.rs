@@ -101,3 +101,16 @@ fn equal_seeds_write_equal_files() {
     let read = |name| fs::read(folder.path().join(name)).unwrap();
     assert_eq!(read("one.csv"), read("two.csv"));
 }
+
+#[test]
+fn a_step_and_its_plan_are_drawn_alike() {
+    let folder = folder_with("step.csv", STEP);
+    run(folder.path(), &["solve", "step.csv", "--out", "step.json"]);
+    let drawn = run(folder.path(), &["draw", "step.csv"]);
+    assert_eq!(drawn.status.code(), Some(0), "{}", errors(&drawn));
+    let written = run(folder.path(), &["draw", "step.json", "--out", "step.svg"]);
+    assert_eq!(written.status.code(), Some(0), "{}", errors(&written));
+    let svg = fs::read(folder.path().join("step.svg")).unwrap();
+    assert!(svg.starts_with(b"<svg ") && svg == drawn.stdout);
+    assert_eq!(run(folder.path(), &["draw", "nowhere.csv"]).status.code(), Some(2));
+}

@@ -353,9 +353,24 @@ impl<D: Device> State<D> {
         }
     }
 
-    #[cold]
+    /// Not marked cold: under a plan every request comes here.
     #[inline(never)]
     fn alloc_slowly<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        if let Some(buffer) = self.raw.planned(len, alignment) {
+            self.sign(&buffer, alignment, depth);
+            return Ok(buffer);
+        }
+        self.alloc_watched(len, alignment, depth)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_watched<T: Pod>(
         &self,
         len: usize,
         alignment: Alignment,

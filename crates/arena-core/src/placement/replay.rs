@@ -3,6 +3,7 @@
 //! A request takes the next slot if it fits and every former occupant of the slot's bytes has been
 //! freed *in this step*. Each slot counts how often its former occupants were freed since the plan
 //! was installed; it may be given out when that is `needed x step`, so that a new step clears nothing.
+//! Both are kept modulo 2³²: a count is never more than `needed`, below 2²⁰, short of its step.
 //!
 //! Why no two live buffers overlap, whatever the program does: let slot S be given out, and look at
 //! one of its bytes. Its last occupant K before S in the plan was given out and freed in this step,
@@ -16,9 +17,8 @@
 //!   what a whole step would have made it.
 
 use std::fmt;
-use std::sync::Arc;
 
-use super::slots::SlotTable;
+use super::slots::{Slot, SlotTable};
 use crate::bytes::Alignment;
 
 /// How many slots ahead a request that does not fit the next one is looked for.
@@ -65,47 +65,49 @@ impl fmt::Display for Deviations {
 }
 
 /// A plan while steps follow it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Replay {
-    table: Arc<SlotTable>,
-    lives: Box<[Life]>,
+    /// The plan, and in its slots what became of them: `done` counts how often former occupants were
+    /// freed, `stage` is `2 x step` while a slot is given out and one more when it is freed.
+    ///
+    /// A slot's stage is of this step or of the one before: a step either gives every slot out, or is
+    /// off its plan and settles them all. So it may wrap around like the counts.
+    table: SlotTable,
     /// The next slot in the order of requests.
     next: usize,
     /// Steps since the plan was installed, this one included.
-    step: u64,
+    step: u32,
     /// The last request had no slot, so the next slot may be the one of the request after it.
     astray: bool,
-    scopes: Vec<OpenScope>,
+    innermost: OpenScope,
+    /// The scopes around it, and below them one that stands for none.
+    outer: Vec<OpenScope>,
     deviations: Deviations,
     /// `deviations.total()` when the step began.
     total_before: u64,
 }
 
+/// What tells how many of a scope's slots are alive when it closes, at the cost of one addition for
+/// each drop and none for each request.
 #[derive(Debug, Clone, Copy, Default)]
-struct Life {
-    /// How often former occupants were freed since the plan was installed.
-    done: u64,
-    /// `2 x step` while given out in a step, one more when freed in it.
-    stage: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
 struct OpenScope {
     /// The first slot that is the scope's own or passed over in it.
     first: usize,
-    /// Slots given out in it and not freed.
-    live: usize,
+    /// Slots from there on that are not its own: passed over, or of inner scopes that closed.
+    not_own: usize,
+    /// Its own that were freed.
+    freed: usize,
 }
 
 impl Replay {
-    pub(crate) fn new(table: Arc<SlotTable>) -> Self {
+    pub(crate) fn new(table: SlotTable) -> Self {
         Self {
-            lives: vec![Life::default(); table.len()].into(),
             table,
             next: 0,
             step: 0,
             astray: false,
-            scopes: Vec::with_capacity(8),
+            innermost: OpenScope::default(),
+            outer: Vec::with_capacity(8),
             deviations: Deviations::default(),
             total_before: 0,
         }
@@ -121,27 +123,31 @@ impl Replay {
 
     /// Opens a scope; the first is the root, and begins a step.
     pub(crate) fn open(&mut self) {
-        if self.scopes.is_empty() {
-            self.step += 1;
+        if self.outer.is_empty() {
+            self.step = self.step.wrapping_add(1);
             self.next = 0;
             self.astray = false;
             self.total_before = self.deviations.total();
         }
-        self.scopes.push(OpenScope { first: self.next, live: 0 });
+        self.outer.push(self.innermost);
+        self.innermost = OpenScope { first: self.next, ..OpenScope::default() };
     }
 
     /// Closes the innermost scope: what was given out in it is free. Closing the root ends the step.
     pub(crate) fn close(&mut self) {
-        let Some(scope) = self.scopes.pop() else { return };
-        if scope.live > 0 {
-            self.deviations.unfreed += scope.live as u64;
-            for slot in scope.first..self.next {
-                if self.lives[slot].stage == 2 * self.step {
-                    self.free(slot);
-                }
+        let Some(around) = self.outer.pop() else { return };
+        let OpenScope { first, not_own, freed } = self.innermost;
+        let live = self.next - first - not_own - freed;
+        if live > 0 {
+            self.deviations.unfreed += live as u64;
+            for slot in first..self.next {
+                self.table.free(slot, self.given_out());
             }
         }
-        if self.scopes.is_empty() {
+        self.innermost = around;
+        self.innermost.not_own += self.next - first;
+        if self.outer.is_empty() {
+            self.innermost = OpenScope::default();
             self.end_step();
         }
     }
@@ -149,9 +155,13 @@ impl Replay {
     /// Ends the innermost scope without freeing anything: its guard was forgotten, and buffers of the
     /// scope around it may have been given out since. They are freed with that.
     pub(crate) fn merge(&mut self) {
-        if let [.., outer, inner] = self.scopes.as_mut_slice() {
-            outer.live += inner.live;
-            self.scopes.pop();
+        if self.outer.len() > 1
+            && let Some(around) = self.outer.pop()
+        {
+            let OpenScope { not_own, freed, .. } = self.innermost;
+            self.innermost = around;
+            self.innermost.not_own += not_own;
+            self.innermost.freed += freed;
         }
     }
 
@@ -161,18 +171,26 @@ impl Replay {
             return; // Each slot was given out and freed: every count is as it should be.
         }
         self.deviations.steps += 1;
-        for (life, slot) in self.lives.iter_mut().zip(&self.table.slots) {
-            life.done = u64::from(slot.needed) * self.step;
+        let freed = self.given_out().wrapping_add(1);
+        for slot in &mut self.table.slots {
+            slot.done = slot.needed.wrapping_mul(self.step);
+            slot.stage = freed;
         }
+    }
+
+    /// The stage of a slot that is given out in this step.
+    #[inline]
+    fn given_out(&self) -> u32 {
+        self.step.wrapping_mul(2)
     }
 
     /// The slot and the offset for a request, or `None` if the bump must serve it.
     #[inline]
     pub(crate) fn alloc(&mut self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
         let slot = self.table.slots.get(self.next)?;
-        let exact = slot.bytes == bytes && alignment <= slot.alignment;
-        if exact && self.is_free(self.next) {
-            return Some(self.give_out(self.next));
+        let exact = slot.bytes == bytes && self.table.aligns(slot, alignment);
+        if exact && self.is_free(slot) {
+            return self.give_out_next();
         }
         None
     }
@@ -185,21 +203,21 @@ impl Replay {
         bytes: u64,
         alignment: Alignment,
     ) -> Option<(u32, u64)> {
-        let Some(slot) = self.table.slots.get(self.next) else {
+        if self.next == self.table.len() {
             self.deviations.extra += 1;
             return None;
-        };
-        let fits = bytes <= slot.bytes && alignment <= slot.alignment;
+        }
+        let slot = self.table.slots.get(self.next)?;
+        let fits = bytes <= slot.bytes && self.table.aligns(slot, alignment);
         let exact = fits && bytes == slot.bytes;
         // A request that fits the next slot takes it, unless the step has gone astray: then a slot
         // of just its size a little further on is more likely its own.
         if !fits || (self.astray && !exact) {
             let ahead = self.table.slots[self.next..].iter().take(LOOK_AHEAD);
-            let same =
-                |slot: &super::slots::Slot| slot.bytes == bytes && alignment <= slot.alignment;
+            let same = |slot: &Slot| slot.bytes == bytes && self.table.aligns(slot, alignment);
             if let Some(distance) = ahead.clone().position(same) {
                 self.deviations.missing += distance as u64;
-                self.next += distance;
+                self.pass_over(distance);
                 return self.take_next(bytes);
             }
             if !fits {
@@ -213,72 +231,71 @@ impl Replay {
 
     /// Gives the next slot out if it is free, and passes over it if it is not.
     fn take_next(&mut self, bytes: u64) -> Option<(u32, u64)> {
-        let slot = self.next;
+        let slot = self.table.slots.get(self.next)?;
         if !self.is_free(slot) {
             self.deviations.late += 1;
-            self.next += 1;
+            self.pass_over(1);
             return None;
         }
-        let smaller = bytes < self.table.slots[slot].bytes;
+        let smaller = bytes < slot.bytes;
         self.deviations.smaller += u64::from(smaller);
         self.astray &= smaller;
-        Some(self.give_out(slot))
+        self.give_out_next()
+    }
+
+    fn pass_over(&mut self, slots: usize) {
+        self.next += slots;
+        self.innermost.not_own += slots;
     }
 
     #[inline]
-    fn is_free(&self, slot: usize) -> bool {
-        self.lives[slot].done == u64::from(self.table.slots[slot].needed) * self.step
+    fn is_free(&self, slot: &Slot) -> bool {
+        slot.done == slot.needed.wrapping_mul(self.step)
     }
 
     #[inline]
-    fn give_out(&mut self, slot: usize) -> (u32, u64) {
-        self.lives[slot].stage = 2 * self.step;
-        self.next = slot + 1;
-        if let Some(scope) = self.scopes.last_mut() {
-            scope.live += 1;
-        }
+    fn give_out_next(&mut self) -> Option<(u32, u64)> {
+        let (number, stage) = (self.next, self.given_out());
+        let slot = self.table.slots.get_mut(number)?;
+        slot.stage = stage;
+        self.next = number + 1;
         // The table has fewer than 2³² slots.
         #[expect(clippy::cast_possible_truncation, reason = "see above")]
-        let index = slot as u32;
-        (index, self.table.slots[slot].offset_bytes)
+        let index = number as u32;
+        Some((index, slot.offset_bytes))
     }
 
     /// The handle of a slot was dropped.
     #[inline]
     pub(crate) fn drop_slot(&mut self, slot: u32) {
-        let slot = slot as usize;
-        if self.lives.get(slot).is_none_or(|life| life.stage != 2 * self.step) {
+        let number = slot as usize;
+        if !self.table.free(number, self.given_out()) {
             return;
         }
-        // Usually the innermost scope's own; a buffer of an outer scope may be dropped in here.
+        if self.innermost.first <= number {
+            self.innermost.freed += 1;
+        } else {
+            self.note_drop_of_outer(number);
+        }
+    }
+
+    /// A buffer of an outer scope was dropped in an inner one.
+    #[cold]
+    fn note_drop_of_outer(&mut self, slot: usize) {
         let own = |scope: &&mut OpenScope| scope.first <= slot;
-        if let Some(scope) = self.scopes.iter_mut().rev().find(own) {
-            scope.live -= 1;
-        }
-        self.free(slot);
-    }
-
-    #[inline]
-    fn free(&mut self, slot: usize) {
-        self.lives[slot].stage += 1;
-        let begin = self.table.slots[slot].first_successor as usize;
-        let end = match self.table.slots.get(slot + 1) {
-            Some(next) => next.first_successor as usize,
-            None => self.table.successors.len(),
-        };
-        for &successor in &self.table.successors[begin..end] {
-            self.lives[successor as usize].done += 1;
+        if let Some(scope) = self.outer.iter_mut().rev().find(own) {
+            scope.freed += 1;
         }
     }
 
-    /// The ranges, from the plan's start, of the slots given out in the innermost scope: what its
-    /// closing may clear.
-    pub(crate) fn own_ranges(&self) -> impl Iterator<Item = (u64, u64)> {
-        let first = self.scopes.last().map_or(self.next, |scope| scope.first);
-        let given_out = |slot: &usize| self.lives[*slot].stage >= 2 * self.step;
-        (first..self.next).filter(given_out).map(|slot| {
-            let slot = &self.table.slots[slot];
-            (slot.offset_bytes, slot.offset_bytes + slot.bytes)
-        })
+    /// Where the first slot at or after `from` lies that was given out in the innermost scope, as a
+    /// range from the plan's start, and the number after it.
+    pub(crate) fn own_range(&self, from: usize) -> Option<(usize, (u64, u64))> {
+        let own = usize::max(from, self.innermost.first)..self.next;
+        // Given out in this step, and freed since or not.
+        let given_out = |slot: &Slot| slot.stage & !1 == self.given_out();
+        let first = own.start + self.table.slots.get(own)?.iter().position(given_out)?;
+        let slot = &self.table.slots[first];
+        Some((first + 1, (slot.offset_bytes, slot.offset_bytes + slot.bytes)))
     }
 }

@@ -1,7 +1,6 @@
 //! A million random steps that deviate from random plans in every way, against a set of intervals.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -310,7 +309,7 @@ fn a_million_deviating_steps_never_overlap_and_the_next_whole_step_is_as_planned
     let (mut steps, mut given_out) = (0, 0_u64);
     while steps < STEPS {
         let program = Program::random(&mut rng);
-        let table = Arc::new(SlotTable::new(&program.slots).unwrap());
+        let table = SlotTable::new(&program.slots).unwrap();
         let mut run = Run {
             replay: Replay::new(table),
             rng: ChaCha8Rng::seed_from_u64(rng.random()),
@@ -352,7 +351,7 @@ fn slot(offset_bytes: u64, bytes: u64) -> PlannedSlot {
 }
 
 fn replay(slots: &[PlannedSlot]) -> Replay {
-    Replay::new(Arc::new(SlotTable::new(slots).unwrap()))
+    Replay::new(SlotTable::new(slots).unwrap())
 }
 
 fn ask(replay: &mut Replay, bytes: u64) -> Option<u32> {

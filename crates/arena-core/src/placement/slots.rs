@@ -57,23 +57,41 @@ pub enum SlotTableError {
 /// slots alone, so a bad plan is refused at run time, request by request, and never overlaps.
 #[derive(Debug, Clone)]
 pub struct SlotTable {
+    /// Those of the plan, and a last one that takes the credit of missing successors. No
+    /// request is as large as it.
     pub(super) slots: Box<[Slot]>,
-    pub(super) successors: Box<[u32]>,
+    /// Lists, each behind its length; the one at 0 is empty.
+    more_successors: Box<[u32]>,
     peak_bytes: u64,
     alignment: Alignment,
     id: u64,
 }
 
-/// A slot as the replay reads it.
+/// A slot as the replay reads it: all that a request or a drop needs lies together, in 40 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) offset_bytes: u64,
     pub(super) bytes: u64,
-    pub(super) alignment: Alignment,
+    /// The replay's: how often former occupants were freed since the plan was installed.
+    pub(super) done: u32,
+    /// The replay's: in which step it was given out last, and odd once it is free.
+    pub(super) stage: u32,
     /// Former occupants of its bytes: each must have been freed before it can be given out.
     pub(super) needed: u32,
-    /// Where its successors begin; they end where the next slot's begin.
-    pub(super) first_successor: u32,
+    /// The first two successors, or the last slot of the table, which is nobody's, in their place:
+    /// most have no more, and two that are always there cost no branch that a processor would have
+    /// to guess.
+    pub(super) successors: [u32; 2],
+    /// Where in `more_successors` the others are counted and listed; 0 if there are none.
+    pub(super) more: u32,
+}
+
+impl Default for SlotTable {
+    /// The plan of a step that asks for nothing.
+    fn default() -> Self {
+        let (slots, more_successors) = (Box::new([Slot::NOBODY]), Box::new([0]));
+        Self { slots, more_successors, peak_bytes: 0, alignment: Alignment::ONE, id: id_of(&[]) }
+    }
 }
 
 impl SlotTable {
@@ -99,28 +117,38 @@ impl SlotTable {
             }
             alignment = alignment.max(own);
         }
-        let edges = space_successors(planned);
-        let mut needed = vec![0_u32; planned.len()];
-        for &(_, successor) in &edges {
-            needed[successor] += 1;
-        }
-        let (mut slots, mut successors) = (Vec::with_capacity(planned.len()), Vec::new());
-        let mut rest = edges.as_slice();
-        for (slot, (planned, needed)) in planned.iter().zip(needed).enumerate() {
-            let first_successor = u32::try_from(successors.len()).map_err(|_| too_many)?;
-            let own = rest.partition_point(|&(from, _)| from == slot);
-            for &(_, successor) in &rest[..own] {
-                successors.push(u32::try_from(successor).map_err(|_| too_many)?);
-            }
-            rest = &rest[own..];
-            let PlannedSlot { offset_bytes, bytes, alignment } = *planned;
-            slots.push(Slot { offset_bytes, bytes, alignment, needed, first_successor });
-        }
-        u32::try_from(successors.len()).map_err(|_| too_many)?;
         // A handle counts slots from 1.
-        u32::try_from(slots.len()).ok().filter(|slots| *slots <= MAX_SLOT).ok_or(too_many)?;
+        let count = u32::try_from(planned.len()).ok().filter(|&count| count <= MAX_SLOT);
+        let nobody = count.ok_or(too_many)?;
+        let alone = |&PlannedSlot { offset_bytes, bytes, .. }: &PlannedSlot| Slot {
+            offset_bytes,
+            bytes,
+            successors: [nobody; 2],
+            ..Slot::NOBODY
+        };
+        let last = Slot { successors: [nobody; 2], ..Slot::NOBODY };
+        let mut slots: Box<[Slot]> = planned.iter().map(alone).chain([last]).collect();
+        let mut more_successors = vec![0];
+        for own in space_successors(planned).chunk_by(|one, other| one.0 == other.0) {
+            for &(_, successor) in own {
+                slots[successor as usize].needed += 1;
+            }
+            let slot = &mut slots[own[0].0 as usize];
+            for (place, &(_, successor)) in slot.successors.iter_mut().zip(own) {
+                *place = successor;
+            }
+            if let [_, _, more @ ..] = own
+                && !more.is_empty()
+            {
+                slot.more = u32::try_from(more_successors.len()).map_err(|_| too_many)?;
+                // There are fewer successors than slots.
+                more_successors.push(u32::try_from(more.len()).map_err(|_| too_many)?);
+                more_successors.extend(more.iter().map(|&(_, successor)| successor));
+            }
+        }
         let id = id_of(planned);
-        Ok(Self { slots: slots.into(), successors: successors.into(), peak_bytes, alignment, id })
+        let more_successors = more_successors.into();
+        Ok(Self { slots, more_successors, peak_bytes, alignment, id })
     }
 
     /// Bytes from the plan's start to the end of its highest slot.
@@ -138,13 +166,47 @@ impl SlotTable {
     /// Requests of the planned step.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() - 1
     }
 
     /// Whether the planned step asks for nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len() == 0
+    }
+
+    /// Whether a request of this alignment may start where a slot does: the plan's start has the
+    /// plan's alignment.
+    #[inline]
+    pub(super) fn aligns(&self, slot: &Slot, alignment: Alignment) -> bool {
+        alignment <= self.alignment && alignment.divides(slot.offset_bytes)
+    }
+
+    /// Frees a slot if it is given out at this stage: one more former occupant of its successors'
+    /// bytes is gone. Whether it was.
+    #[inline]
+    pub(super) fn free(&mut self, slot: usize, given_out: u32) -> bool {
+        let slots = &mut *self.slots; // One look at the length for all that follows.
+        let Some(freed) = slots.get_mut(slot) else { return false };
+        if freed.stage != given_out {
+            return false;
+        }
+        freed.stage = given_out | 1;
+        let ([first, second], more) = (freed.successors, freed.more);
+        credit(slots, first);
+        credit(slots, second);
+        if more > 0 {
+            self.credit_more(more);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn credit_more(&mut self, more: u32) {
+        let [count, listed @ ..] = &self.more_successors[more as usize..] else { return };
+        for &successor in &listed[..*count as usize] {
+            credit(&mut self.slots, successor);
+        }
     }
 
     /// A hash over the slots, which tells plans apart.
@@ -154,12 +216,32 @@ impl SlotTable {
     }
 }
 
+impl Slot {
+    /// The last slot of an empty table.
+    const NOBODY: Self = Self {
+        offset_bytes: 0,
+        bytes: u64::MAX,
+        done: 0,
+        stage: 1,
+        needed: 0,
+        successors: [0; 2],
+        more: 0,
+    };
+}
+
+#[inline]
+fn credit(slots: &mut [Slot], successor: u32) {
+    if let Some(credited) = slots.get_mut(successor as usize) {
+        credited.done = credited.done.wrapping_add(1);
+    }
+}
+
 /// The pairs (slot, next occupant of some of its bytes), sorted, each once.
-fn space_successors(planned: &[PlannedSlot]) -> Vec<(usize, usize)> {
+fn space_successors(planned: &[PlannedSlot]) -> Vec<(u32, u32)> {
     // Who holds each byte so far: start -> (end, slot). The ranges are disjoint.
-    let mut holders: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
+    let mut holders: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
     let mut edges = Vec::new();
-    for (slot, planned) in planned.iter().enumerate() {
+    for (planned, slot) in planned.iter().zip(0..) {
         let (start, end) = (planned.offset_bytes, planned.offset_bytes + planned.bytes);
         let before = holders.range(..start).next_back().map(|(&at, &held)| (at, held));
         if let Some((at, (held_end, holder))) =
@@ -211,8 +293,10 @@ mod tests {
             SlotTable::new(&[slot(0, 100), slot(100, 100), slot(50, 100), slot(0, 200)]).unwrap();
         let needed: Vec<u32> = table.slots.iter().map(|slot| slot.needed).collect();
         // The last takes over from 2 in the middle, from 0 below it and from 1 above it.
-        assert_eq!(needed, [0, 0, 2, 3]);
-        assert_eq!(table.successors.as_ref(), [2, 3, 2, 3, 3]);
+        assert_eq!(needed, [0, 0, 2, 3, 0]);
+        let successors: Vec<_> = table.slots.iter().map(|slot| slot.successors).collect();
+        // Number 4 is nobody's.
+        assert_eq!(successors, [[2, 3], [2, 3], [3, 4], [4, 4], [4, 4]]);
         assert_eq!((table.peak_bytes(), table.len()), (200, 4));
     }
 
@@ -243,14 +327,36 @@ mod tests {
             let mut holder = [None; 90];
             let mut expected = std::collections::BTreeSet::new();
             for (slot, &(at, bytes)) in slots.iter().enumerate() {
+                let slot = slot as u32;
                 for byte in at..at + bytes {
                     if let Some(before) = holder[byte as usize].replace(slot) {
                         expected.insert((before, slot));
                     }
                 }
             }
-            let found = space_successors(&planned);
-            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+            let expected: Vec<_> = expected.into_iter().collect();
+            prop_assert_eq!(space_successors(&planned), expected.as_slice());
+            // The table credits just these.
+            let mut table = SlotTable::new(&planned).unwrap();
+            let mut needed = vec![0; planned.len()];
+            for &(_, successor) in &expected {
+                needed[successor as usize] += 1;
+            }
+            prop_assert!(table.slots.iter().map(|slot| slot.needed).take(planned.len()).eq(needed));
+            for slot in 0..planned.len() as u32 {
+                let before: Vec<_> = table.slots.iter().map(|slot| slot.done).collect();
+                prop_assert!(!table.free(slot as usize, 2), "it is not given out");
+                table.slots[slot as usize].stage = 2;
+                prop_assert!(table.free(slot as usize, 2));
+                let credited = table.slots.iter().zip(before).enumerate().take(planned.len());
+                let credited: Vec<_> = credited
+                    .filter(|(_, (slot, before))| slot.done != *before)
+                    .map(|(successor, _)| (slot, successor as u32))
+                    .collect();
+                let own = expected.iter().filter(|edge| edge.0 == slot);
+                prop_assert!(own.eq(&credited));
+            }
+            prop_assert!(table.slots[..planned.len()].iter().all(|slot| slot.done == slot.needed));
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Steps that follow a plan: the root scope takes the plan's bytes, slots are given out of them, and
 //! the bump goes on above.
 
-use std::sync::Arc;
-
 use super::RawArena;
 use crate::buffer::NO_SLOT;
 use crate::bytes::Alignment;
@@ -22,7 +20,7 @@ impl<D: Device> RawArena<D> {
     /// while a root scope follows one.
     pub fn add_plan(&self, table: SlotTable) -> Result<PlanId, Error> {
         let start_bytes = self.plan_start(&table)?;
-        Ok(self.plans.borrow_mut().add(Arc::new(table), start_bytes))
+        Ok(self.plans.borrow_mut().add(table, start_bytes))
     }
 
     /// Puts another table in the place of a plan's.
@@ -32,7 +30,7 @@ impl<D: Device> RawArena<D> {
     /// As for [`add_plan`](Self::add_plan); the plan stays then.
     pub fn replace_plan(&self, plan: PlanId, table: SlotTable) -> Result<(), Error> {
         let start_bytes = self.plan_start(&table)?;
-        self.plans.borrow_mut().replace(plan, Arc::new(table), start_bytes);
+        self.plans.borrow_mut().replace(plan, table, start_bytes);
         Ok(())
     }
 
@@ -131,13 +129,30 @@ impl<D: Device> RawArena<D> {
     ///
     /// No buffer of that scope is used again.
     pub unsafe fn fill_own_slots(&self, value: u8) -> Result<(), Error> {
-        let spans = self.plans.borrow_mut().own_spans();
-        for span in spans {
+        let mut from = 0;
+        while let Some((next, span)) = self.own_span(from) {
+            from = next;
             // SAFETY: slots of this scope held no byte of a buffer that lived before them, and none
             // of their own is used again.
             unsafe { self.fill(span, value) }?;
         }
         Ok(())
+    }
+
+    /// The borrow ends here: the device is not called with it.
+    fn own_span(&self, from: usize) -> Option<(usize, Span)> {
+        self.plans.borrow().own_span(from)
+    }
+
+    /// The way of a request under a plan where nobody else minds: `None` if it is not just as planned,
+    /// or if somebody does.
+    #[inline]
+    pub(super) fn place_as_planned(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        if !self.follows_plan.get() {
+            return None;
+        }
+        let (slot, offset_bytes) = self.plans.borrow_mut().place_as_planned(bytes, alignment)?;
+        Some((offset_bytes, slot + 1)) // A handle counts slots from 1.
     }
 
     pub(super) fn place_by_plan(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
@@ -148,6 +163,7 @@ impl<D: Device> RawArena<D> {
         Some((offset_bytes, slot + 1)) // A handle counts slots from 1.
     }
 
+    #[inline(always)]
     pub(super) fn drop_slot(&self, slot: u32) {
         // While another stream may use the scope's buffers, a dropped one lives until its scope's close
         // has joined that stream.
@@ -160,7 +176,7 @@ impl<D: Device> RawArena<D> {
     #[cold]
     pub(super) fn off_plan(&self, mut error: Error) -> Error {
         if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
-            let facts = self.plans.borrow_mut().facts();
+            let facts = self.plans.borrow().facts();
             exhausted.plan =
                 facts.map(|(peak_bytes, deviations)| PlanFacts::new(peak_bytes, deviations));
         }

@@ -1,5 +1,7 @@
 //! What sends requests the slow way: a log, and an error that waits to be told.
 
+use std::hint::cold_path;
+
 use super::RawArena;
 use crate::buffer::slot_of;
 use crate::device::Device;
@@ -20,6 +22,7 @@ impl<D: Device> RawArena<D> {
         log
     }
 
+    #[inline]
     pub(super) fn log_event(&self, event: Event) {
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.push(event);
@@ -30,13 +33,23 @@ impl<D: Device> RawArena<D> {
     #[inline]
     pub(crate) fn note_drop(&self, address: u64, len_and_slot: u64) {
         if self.minds_drops.get() {
+            cold_path();
             self.note_drop_slowly(address, len_and_slot);
+        }
+    }
+
+    #[inline(never)]
+    fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
+        if self.follows_plan.get() {
+            self.drop_slot(slot_of(len_and_slot));
+        } else {
+            self.note_drop_watched(address, len_and_slot);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
+    fn note_drop_watched(&self, address: u64, len_and_slot: u64) {
         if len_and_slot == 0 {
             return; // An empty buffer has no byte; its offset may be another's.
         }
@@ -71,11 +84,11 @@ impl<D: Device> RawArena<D> {
     }
 
     pub(super) fn choose_path(&self) {
-        let minds_drops = self.log.borrow().is_some() || self.plans.borrow().is_active();
-        self.minds_drops.set(minds_drops);
-        let watched =
-            minds_drops || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
-        let watched = watched || self.region.fences().is_lost();
+        let (logs, plans) = (self.log.borrow().is_some(), self.plans.borrow().is_active());
+        let waits = self.deferred.borrow().is_some() || self.region.fences().is_lost();
+        self.minds_drops.set(logs || plans);
+        self.follows_plan.set(plans && !logs && !waits);
+        let watched = logs || plans || waits || self.poisoned_to.get().is_some();
         self.zones.set_fast_path(!watched);
     }
 }
