@@ -41,7 +41,7 @@ impl<D: Device> RawArena<D> {
             return; // An empty buffer has no byte; its offset may be another's.
         }
         self.drop_slot(slot_of(len_and_slot));
-        self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
+        self.log_event(Event::Drop { offset_bytes: self.offset_of_buffer(address) });
     }
 
     /// Keeps an error that nobody could be told of, for the next fallible call. A second one is
@@ -75,7 +75,7 @@ impl<D: Device> RawArena<D> {
         self.minds_drops.set(minds_drops);
         let watched =
             minds_drops || self.poisoned_to.get().is_some() || self.deferred.borrow().is_some();
-        let watched = watched || self.region.fences().is_lost();
+        let watched = watched || self.region.fences().is_lost() || self.separate.is_some();
         self.zones.set_fast_path(!watched);
     }
 }
