@@ -443,6 +443,8 @@ mod tests {
 
     assert_impl_all!(RawArena<Host>: Send);
     assert_not_impl_any!(RawArena<Host>: Sync);
+    // A shared buffer asks it for its offset.
+    assert_impl_all!(Separate<Host>: Send, Sync);
     assert_impl_all!(Persistent<f32, Host>: Send, Sync);
     assert_impl_all!(Transient<'static, f32, Host>: Sync);
     assert_not_impl_any!(Transient<'static, f32, Host>: Send, Clone);
