@@ -157,6 +157,9 @@ pub enum ErrorKind {
         /// The arena's device.
         device: String,
     },
+    /// Somebody wrote outside a buffer.
+    #[error(transparent)]
+    GuardZone(#[from] GuardZone),
     /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -182,6 +185,32 @@ pub enum ErrorKind {
     /// the device nor on the host, so nothing may be reused: the arena takes no further scope.
     #[error("the arena is closed: a stream that used its memory could not be waited for: {0}")]
     OrderLost(#[source] DeviceError),
+}
+
+/// A write outside a buffer of a [`Placement::Separate`](crate::Placement::Separate) arena, found when
+/// the scope closed that the buffer died with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "somebody wrote outside a buffer: request {request} of the step, {bytes} bytes, closed with scope \
+     `{scope}`: the byte at {offset_bytes} from its start was overwritten"
+)]
+#[non_exhaustive]
+pub struct GuardZone {
+    /// The scope whose close found it; empty without scopes.
+    pub scope: &'static str,
+    /// The buffer's request, counted from 0 since the root scope opened.
+    pub request: u64,
+    /// Bytes of the buffer.
+    pub bytes: u64,
+    /// The first damaged byte, counted from the buffer's start: below zero before it, at least `bytes`
+    /// behind it.
+    pub offset_bytes: i64,
+}
+
+impl GuardZone {
+    pub(crate) const fn new(request: u64, bytes: u64, offset_bytes: i64) -> Self {
+        Self { scope: "", request, bytes, offset_bytes }
+    }
 }
 
 /// A request that does not fit. Nothing was changed by it.

@@ -48,11 +48,13 @@ pub use bytes::{
 };
 pub use capacity::{Capacity, DeviceMemory};
 pub use device::{Captures, Cuda, Device, Host, HostVisible, Probe};
-pub use error::{DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, PlanFacts, ScopeFacts};
+pub use error::{
+    DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
+};
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span};
 pub use pin::RegionPin;
-pub use placement::{Deviations, PlanId, PlannedSlot, SlotTable, SlotTableError};
+pub use placement::{Deviations, Placement, PlanId, PlannedSlot, SlotTable, SlotTableError};
 pub use raw_arena::{Checkpoint, POISON_BYTE, RawArena};
 pub use region::Region;
 pub use stats::Stats;

@@ -2,6 +2,7 @@
 
 mod filled;
 mod plan;
+mod separate;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -19,10 +20,12 @@ use crate::error::{Error, ErrorKind};
 use crate::event_log::{Event, EventLog};
 use crate::layout::Span;
 use crate::pin::RegionPin;
-use crate::placement::Plans;
+use crate::placement::{Placement, Plans};
 use crate::region::Region;
 use crate::stats::Stats;
 use crate::zones::Zones;
+
+use separate::Separate;
 
 /// What poisoned memory is filled with: every float of every width reads as NaN, every signed
 /// integer as -1.
@@ -41,12 +44,13 @@ pub struct RawArena<D: Device = Host> {
     zones: Zones,
     region: Arc<Region<D>>,
     /// Why requests take the slow path: they are logged, a plan places them, fresh memory is poisoned
-    /// first, or an error waits. With none of these the fast path is open.
+    /// first, an error waits, or each buffer is an allocation of its own. With none of these the fast path is open.
     log: RefCell<Option<EventLog>>,
     plans: RefCell<Plans>,
     poisoned_to: Cell<Option<u64>>,
     deferred: RefCell<Option<Error>>,
     demand: Option<RefCell<Demand>>,
+    separate: Option<Box<Separate<D>>>,
 }
 
 /// A place to which the cursor can go back.
@@ -70,9 +74,23 @@ impl<D: Device> RawArena<D> {
     ///
     /// [`ErrorKind::Device`](crate::ErrorKind::Device) when the device refuses; nothing is held then.
     pub fn new(device: D, capacity: ByteSize) -> Result<Self, Error> {
+        Self::with_placement(device, capacity, Placement::Bump)
+    }
+
+    /// [`new`](Self::new) with a placement.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with_placement(
+        device: D,
+        capacity: ByteSize,
+        placement: Placement,
+    ) -> Result<Self, Error> {
         let region = Arc::new(Region::obtain(device, capacity.bytes())?);
         let base_address = region.base_address();
-        Ok(Self {
+        let arena = Self {
+            separate: Separate::of(placement, &region),
             zones: Zones::new(base_address, capacity.bytes()),
             region,
             log: RefCell::new(None),
@@ -82,7 +100,9 @@ impl<D: Device> RawArena<D> {
             poisoned_to: Cell::new(None),
             deferred: RefCell::new(None),
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
-        })
+        };
+        arena.choose_path();
+        Ok(arena)
     }
 
     /// The region.
@@ -229,28 +249,37 @@ impl<D: Device> RawArena<D> {
             let element_bytes = size_of::<T>() as u64;
             return Err(ErrorKind::TooBig { elements: len as u64, element_bytes }.into());
         }
-        let (offset_bytes, slot) = self.place_slowly(bytes, alignment)?;
-        let address = self.zones.base_address() + offset_bytes;
+        let (address, slot) = self.place_slowly(bytes, alignment)?;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
         // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
-        // root scope took for it. 3: the bump gives no byte twice unless the cursor goes back, and
+        // root scope took for it; or in an allocation of their own, which the arena holds until the
+        // cursor goes back. 3: the bump gives no byte twice unless the cursor goes back, and
         // whoever lets it go back answers for the buffers above; a plan gives a byte again only after
         // the buffer that had it was dropped, or its scope closed.
         Ok(unsafe { Transient::new(address, len, self, slot) })
     }
 
-    /// An offset for a request, and its slot where a plan gave it.
+    /// An address for a request, and its slot where a plan gave it.
     fn place_slowly(&self, bytes: u64, alignment: Alignment) -> Result<(u64, u32), Error> {
         self.take_deferred()?;
-        let placed = self.place_by_plan(bytes, alignment);
-        let (offset_bytes, slot) = match placed {
-            Some(placed) => placed,
-            None => (self.place_by_bump(bytes, alignment)?.start_bytes, NO_SLOT),
+        let (address, offset_bytes, slot) = match &self.separate {
+            Some(separate) => {
+                let (address, offset_bytes) = self.place_alone(separate, bytes, alignment)?;
+                (address, offset_bytes, NO_SLOT)
+            }
+            None => {
+                let placed = self.place_by_plan(bytes, alignment);
+                let (offset_bytes, slot) = match placed {
+                    Some(placed) => placed,
+                    None => (self.place_by_bump(bytes, alignment)?.start_bytes, NO_SLOT),
+                };
+                (self.zones.base_address() + offset_bytes, offset_bytes, slot)
+            }
         };
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.push(Event::Alloc { offset_bytes, bytes, alignment });
         }
-        Ok((offset_bytes, slot))
+        Ok((address, slot))
     }
 
     fn place_by_bump(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
@@ -268,9 +297,10 @@ impl<D: Device> RawArena<D> {
         self.zones.base_address() + span.start_bytes
     }
 
-    /// An address of this region as an offset from its base.
+    /// An address of this region as an offset from its base: that of what [`bump`](Self::bump) gave.
+    #[must_use]
     #[inline]
-    pub(crate) fn offset_of(&self, address: u64) -> u64 {
+    pub fn offset_of(&self, address: u64) -> u64 {
         address - self.zones.base_address()
     }
 
@@ -284,6 +314,7 @@ impl<D: Device> RawArena<D> {
             self.defer_error(error);
         }
         self.note_cursor();
+        self.release_quietly(Checkpoint { cursor_bytes: self.zones.mark_bytes() });
         self.zones.rewind(0);
         self.collect_returned();
     }
@@ -319,6 +350,7 @@ impl<D: Device> RawArena<D> {
     /// No transient buffer that was made since the checkpoint is used again.
     pub unsafe fn rewind(&self, checkpoint: Checkpoint) {
         self.note_cursor();
+        self.release_quietly(checkpoint);
         self.zones.rewind(checkpoint.cursor_bytes);
         self.collect_returned();
     }
@@ -336,6 +368,10 @@ impl<D: Device> RawArena<D> {
         let inside = span.start_bytes >= self.zones.mark_bytes()
             && span.end_bytes <= self.zones.floor_bytes();
         debug_assert!(inside, "{span:?} is not in the transient zone");
+        if let Some(separate) = &self.separate {
+            // SAFETY: the caller says that no live buffer has a byte there.
+            return unsafe { separate.fill(span, value) };
+        }
         if inside && !span.is_empty() {
             let (address, bytes) = (self.address_of(span), span.len_bytes());
             // SAFETY: the range lies in the transient zone, and the caller says that it is free.
@@ -439,6 +475,8 @@ mod tests {
 
     assert_impl_all!(RawArena<Host>: Send);
     assert_not_impl_any!(RawArena<Host>: Sync);
+    // A shared buffer asks it for its offset.
+    assert_impl_all!(Separate<Host>: Send, Sync);
     assert_impl_all!(Persistent<f32, Host>: Send, Sync);
     assert_impl_all!(Transient<'static, f32, Host>: Sync);
     assert_not_impl_any!(Transient<'static, f32, Host>: Send, Clone);

@@ -59,16 +59,7 @@ impl<D: Device> Region<D> {
             device,
         };
         // From here on the region's drop gives the memory back.
-        if base_address == 0 || !region_fits(base_address, capacity_bytes) {
-            let end = u128::from(base_address) + u128::from(capacity_bytes);
-            return Err(DeviceError {
-                device: region.device.name(),
-                call: "obtain",
-                reason: format!("a region from {base_address:#x} to {end:#x} is out of range"),
-                kind: DeviceErrorKind::Refused,
-            }
-            .into());
-        }
+        check_range(&region.device, base_address, capacity_bytes)?;
         Ok(region)
     }
 
@@ -133,6 +124,10 @@ impl<D: Device> Region<D> {
         &self.fences
     }
 
+    pub(crate) fn count_driver_allocation(&self) {
+        self.driver_allocations.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn driver_allocations(&self) -> u64 {
         self.driver_allocations.load(Ordering::Relaxed)
     }
@@ -166,6 +161,25 @@ impl<D: Device> Region<D> {
         let mut returned = self.returned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         returned.drain(..).for_each(take);
     }
+}
+
+/// That memory which a device obtained lies where every sum of the layout stays in range.
+pub(crate) fn check_range<D: Device>(
+    device: &D,
+    base_address: u64,
+    bytes: u64,
+) -> Result<(), Error> {
+    if base_address != 0 && region_fits(base_address, bytes) {
+        return Ok(());
+    }
+    let end = u128::from(base_address) + u128::from(bytes);
+    Err(DeviceError {
+        device: device.name(),
+        call: "obtain",
+        reason: format!("a region from {base_address:#x} to {end:#x} is out of range"),
+        kind: DeviceErrorKind::Refused,
+    }
+    .into())
 }
 
 impl<D: Device> Drop for Region<D> {

@@ -18,7 +18,8 @@ pub struct Stats {
     pub kept_bytes: u64,
     /// The highest cursor since the arena was built.
     pub peak_bytes: u64,
-    /// Calls that obtained memory from the device: 1 for the region.
+    /// Calls that obtained memory from the device: 1 for the region, and 1 for each buffer that is an
+    /// allocation of its own.
     pub driver_allocations: u64,
 }
 

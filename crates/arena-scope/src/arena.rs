@@ -3,8 +3,8 @@
 use std::fmt;
 
 use arena_core::{
-    Alignment, ByteSize, Deviations, Device, Error, EventLog, Host, Persistent, Pod, Probe,
-    RawArena, Region, SlotTable, Span, Stats,
+    Alignment, ByteSize, Deviations, Device, Error, EventLog, Host, Persistent, Placement, Pod,
+    Probe, RawArena, Region, SlotTable, Span, Stats,
 };
 
 use crate::guard::Guard;
@@ -32,6 +32,7 @@ pub struct ArenaBuilder<D> {
     capacity: ByteSize,
     reset: Reset,
     host_bump: ByteSize,
+    placement: Placement,
 }
 
 impl<D: Device> ArenaBuilder<D> {
@@ -59,6 +60,14 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
+    /// Where transient buffers lie: [`Placement::Bump`] unless set here; the others are for hunting
+    /// bugs.
+    #[must_use]
+    pub const fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
     /// Obtains the region: one call of the device.
     ///
     /// # Errors
@@ -66,7 +75,7 @@ impl<D: Device> ArenaBuilder<D> {
     /// [`ErrorKind::Device`](arena_core::ErrorKind::Device) when the device refuses; nothing is held
     /// then.
     pub fn build(self) -> Result<Arena<D>, Error> {
-        let raw = RawArena::new(self.device, self.capacity)?;
+        let raw = RawArena::with_placement(self.device, self.capacity, self.placement)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
         Ok(Arena { state: State::new(raw, self.reset, host_bump_bytes) })
     }
@@ -81,6 +90,7 @@ impl<D: Device> Arena<D> {
             capacity: ByteSize::bytes_exact(0),
             reset: Reset::Keep,
             host_bump: ByteSize::kib(16),
+            placement: Placement::Bump,
         }
     }
 

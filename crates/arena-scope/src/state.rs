@@ -155,8 +155,8 @@ impl<D: Device> State<D> {
     }
 
     /// Closes the scope of a depth, and what is deeper: lets the arena's stream wait for every other
-    /// stream, clears as its policy says, then puts the cursor back to where it began. The cursor goes
-    /// back even if one of the two fails.
+    /// stream, clears as its policy says, releases what was an allocation of its own, then puts the
+    /// cursor back to where it began. The cursor goes back even if one of these fails.
     ///
     /// The caller gives up the scope's lifetime, which proves that no buffer of it is alive.
     pub(crate) fn close(&self, depth: u32) -> Result<(), Error> {
@@ -173,14 +173,16 @@ impl<D: Device> State<D> {
             self.uncleared.set(Some((used, frame.reset)));
         }
         // SAFETY: every buffer since the scope's start carried its lifetime, or that of a deeper
-        // scope, and they have ended.
+        // scope, and they have ended; the other streams were joined, or the arena is lost and knows it.
+        let released = unsafe { self.raw.release_since(frame.start) };
+        // SAFETY: as above.
         unsafe { self.raw.rewind(frame.start) };
         self.raw.leave(depth == 1);
         self.generation.set(self.generation.get() + 1);
         if depth == 1 {
             self.close_root(high_water_bytes, &frame);
         }
-        joined.and(cleared)
+        joined.and(cleared).and(released.map_err(|error| found_by(frame.name, error)))
     }
 
     fn close_root(&self, high_water_bytes: u64, frame: &Frame) {
@@ -343,7 +345,7 @@ impl<D: Device> State<D> {
     ) -> Result<Transient<'_, T, D>, Error> {
         match self.raw.bump::<T>(len, alignment) {
             Some(buffer) => {
-                self.sign(&buffer, alignment, depth);
+                self.sign(self.raw.offset_of(buffer.address()), &buffer, alignment, depth);
                 Ok(buffer)
             }
             None => {
@@ -362,7 +364,7 @@ impl<D: Device> State<D> {
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
         if let Some(buffer) = self.raw.planned(len, alignment) {
-            self.sign(&buffer, alignment, depth);
+            self.sign(self.raw.offset_of(buffer.address()), &buffer, alignment, depth);
             return Ok(buffer);
         }
         self.alloc_watched(len, alignment, depth)
@@ -388,7 +390,7 @@ impl<D: Device> State<D> {
     ) -> Result<Transient<'s, T, D>, Error> {
         match outcome {
             Ok(buffer) => {
-                self.sign(&buffer, alignment, depth);
+                self.sign(buffer.offset_bytes(), &buffer, alignment, depth);
                 Ok(buffer)
             }
             Err(error) => Err(self.in_scope(error, depth)),
@@ -396,10 +398,16 @@ impl<D: Device> State<D> {
     }
 
     #[inline]
-    fn sign<T: Pod>(&self, buffer: &Transient<'_, T, D>, alignment: Alignment, depth: u32) {
+    fn sign<T: Pod>(
+        &self,
+        offset_bytes: u64,
+        buffer: &Transient<'_, T, D>,
+        alignment: Alignment,
+        depth: u32,
+    ) {
         // In range: the buffer lies in a region.
         let bytes = buffer.len() as u64 * size_of::<T>() as u64;
-        self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
+        self.running.add(offset_bytes, bytes, alignment, depth);
     }
 
     /// Adds what the scope knows to an error.
@@ -416,6 +424,14 @@ impl<D: Device> State<D> {
     pub(crate) fn bump(&self, depth: u32) -> &bumpalo::Bump {
         self.bumps.get(depth as usize)
     }
+}
+
+/// Names the scope whose close found a damaged guard zone.
+fn found_by(scope: &'static str, mut error: Error) -> Error {
+    if let ErrorKind::GuardZone(found) = error.kind_mut() {
+        found.scope = scope;
+    }
+    error
 }
 
 impl<D: Device> fmt::Debug for State<D> {

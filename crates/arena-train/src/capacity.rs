@@ -22,13 +22,30 @@ pub struct Demand {
     pub plans: Plans,
 }
 
-/// Whether steps bump or follow a plan.
+/// Where a step's buffers lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Each buffer lies above the one before: the sum of a step's buffers.
     Bump,
     /// Buffers lie where a plan says: what is live at once.
     Planned,
+    /// Each buffer is an allocation of its own between guard zones. The arena needs what it needs for
+    /// the bump.
+    Separate,
+    /// The same without guard zones.
+    Unguarded,
+}
+
+impl Placement {
+    /// What the arena is built with. Plans are installed in an arena that bumps.
+    #[must_use]
+    pub const fn of_the_arena(self) -> arena_scope::Placement {
+        match self {
+            Self::Bump | Self::Planned => arena_scope::Placement::Bump,
+            Self::Separate => arena_scope::Placement::Separate,
+            Self::Unguarded => arena_scope::Placement::Unguarded,
+        }
+    }
 }
 
 /// What a run asks of memory: its first epoch, with the short last batch, and an evaluation, for
@@ -53,7 +70,7 @@ pub fn demand<B: Backend>(
         planning::load_or_save(&mut plans, path)?;
     }
     let probed = match placement {
-        Placement::Bump => bumped,
+        Placement::Bump | Placement::Separate | Placement::Unguarded => bumped,
         Placement::Planned => on_probe(device, backend, &config, data, &plans)?,
     };
     let arena = probed.arena();

@@ -28,7 +28,7 @@ pub struct Arguments {
     /// What a scope spans
     #[arg(long, value_enum, default_value_t = PerName::Minibatch)]
     pub per: PerName,
-    /// Where a step's buffers lie: one above the other, or as planned from a recording on the probe
+    /// Where a step's buffers lie
     #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
     pub placement: PlacementName,
     /// Take the plan of training steps from this file, or write it there if there is none
@@ -97,8 +97,12 @@ pub enum PerName {
 pub enum PlacementName {
     /// One above the other: the sum of a step's buffers
     Bump,
-    /// As planned: what is live at once
+    /// As planned from a recording on the probe: what is live at once
     Planned,
+    /// Each in an allocation of its own between guard zones, to find writes outside it
+    Separate,
+    /// Each in an allocation of its own, for compute-sanitizer
+    Unguarded,
 }
 
 /// `--reset`
@@ -152,12 +156,14 @@ impl Arguments {
         }
     }
 
-    /// Whether steps follow a plan.
+    /// Where a step's buffers lie.
     #[must_use]
     pub const fn placement(&self) -> Placement {
         match self.placement {
             PlacementName::Bump => Placement::Bump,
             PlacementName::Planned => Placement::Planned,
+            PlacementName::Separate => Placement::Separate,
+            PlacementName::Unguarded => Placement::Unguarded,
         }
     }
 

@@ -108,7 +108,8 @@ fn train<B: Backend>(
         eprintln!("poison is active: released memory is filled with NaN");
     }
     let capacity = capacity::choose(&demand, arguments.capacity, &config)?;
-    let mut trainer = Trainer::new(device, backend, config, capacity)?;
+    let mut trainer =
+        Trainer::with_placement(device, backend, config, capacity, placement.of_the_arena())?;
     if placement == Placement::Planned {
         trainer.install(&demand.plans)?;
     }

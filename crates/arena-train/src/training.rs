@@ -5,7 +5,7 @@ use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arena_scope::{Arena, ByteSize, Reset, Scope, ScopeOptions, Stats, SteadyState};
+use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, ScopeOptions, Stats, SteadyState};
 
 use crate::backend::{Backend, Buffer};
 use crate::data::{Dataset, shuffled_order};
@@ -145,7 +145,23 @@ impl<B: Backend> Trainer<B> {
         config: RunConfig,
         capacity: ByteSize,
     ) -> Result<Self, TrainError> {
-        let mut arena = Arena::builder(device).capacity(capacity).reset(config.reset).build()?;
+        Self::with_placement(device, backend, config, capacity, Placement::Bump)
+    }
+
+    /// [`new`](Self::new) with a placement, for hunting bugs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with_placement(
+        device: B::Device,
+        backend: B,
+        config: RunConfig,
+        capacity: ByteSize,
+        placement: Placement,
+    ) -> Result<Self, TrainError> {
+        let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
+        let mut arena = builder.placement(placement).build()?;
         let model = Cnn::new(&arena, backend, &config.optimizer, config.seed)?;
         arena.mark()?;
         arena.observe(Some(heap::own_allocations));

@@ -68,8 +68,9 @@ fn trainer(config: RunConfig) -> Trainer<HostBackend> {
 fn trainer_with(config: RunConfig, placement: Placement) -> Trainer<HostBackend> {
     let demand = needed_with(&config, placement);
     let capacity = capacity::choose(&demand, None, &config).unwrap();
-    let mut trainer =
-        Trainer::new(Host::new(), HostBackend::new(THREADS), config, capacity).unwrap();
+    let (device, backend) = (Host::new(), HostBackend::new(THREADS));
+    let placed = placement.of_the_arena();
+    let mut trainer = Trainer::with_placement(device, backend, config, capacity, placed).unwrap();
     if placement == Placement::Planned {
         trainer.install(&demand.plans).unwrap();
     }
@@ -379,5 +380,28 @@ fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
         assert_eq!(plan(loaded), plan(solved));
         let error = demand(&config(37)).unwrap_err().to_string();
         assert!(error.contains("train.plan") && error.contains("another program"), "{error}");
+    });
+}
+
+// B076
+#[rstest]
+fn in_allocations_of_their_own_buffers_give_the_same_losses_to_the_bit(
+    #[values(Placement::Separate, Placement::Unguarded)] placement: Placement,
+    #[values(Reset::Keep, Reset::Poison)] reset: Reset,
+) {
+    in_pool(|| {
+        let config = RunConfig { reset, steps: Some(6), ..config(64) };
+        let run = |placement| {
+            let mut trainer = trainer_with(config.clone(), placement);
+            let losses = train(&mut trainer).0;
+            let stats = trainer.arena().stats();
+            let signature = trainer.arena().signature();
+            assert_eq!(trainer.arena().observed().and_then(|seen| seen.divergence), None);
+            (losses, bits(trainer.model()), stats.peak_bytes, signature, stats.driver_allocations)
+        };
+        let (losses, weights, peak_bytes, signature, _) = run(Placement::Bump);
+        let alone = run(placement);
+        assert_eq!((alone.0, alone.1, alone.2, alone.3), (losses, weights, peak_bytes, signature));
+        assert!(alone.4 > 6 * 10, "each buffer of each step is an allocation");
     });
 }

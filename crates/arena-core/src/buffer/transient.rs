@@ -32,7 +32,8 @@ pub(crate) const MAX_SLOT: u32 = u32::MAX >> (LEN_BITS - 32);
 /// # Invariants
 ///
 /// 1. `address` is a multiple of the alignment of `T`, and not zero.
-/// 2. The `len` elements from there on lie inside the arena's region, or `len` is zero.
+/// 2. The `len` elements from there on lie inside the arena's region, or in an allocation of their own
+///    that the arena holds, or `len` is zero.
 /// 3. For `'s` no other buffer has a byte of them.
 ///
 /// `len` is at most 2⁴⁴ - 1.
@@ -44,8 +45,9 @@ pub struct Transient<'s, T, D: Device = Host> {
     elements: PhantomData<T>,
 }
 
-// SAFETY: what a shared reference reaches is the address, the length and the region, which is
-// `Sync`; the arena's cells are used by `drop` alone, which needs the buffer itself.
+// SAFETY: what a shared reference reaches is the address, the length, the region, which is `Sync`, and
+// the table of separate allocations, which is behind a lock; the arena's cells are used by `drop`
+// alone, which needs the buffer itself.
 unsafe impl<T: Sync, D: Device> Sync for Transient<'_, T, D> {}
 
 impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
@@ -89,11 +91,17 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         &self.address
     }
 
-    /// The first byte, counted from the region's base.
+    /// The first byte, counted from the region's base. Where the buffer is an allocation of its own
+    /// ([`Placement::Separate`](crate::Placement::Separate)), the offset at which the bump would have
+    /// placed it: the offset is the same under each placement, the address is not.
     #[must_use]
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
-        self.arena.offset_of(self.address)
+        if self.is_empty() {
+            self.arena.offset_of(self.address)
+        } else {
+            self.arena.offset_of_buffer(self.address)
+        }
     }
 
     pub(crate) fn region(&self) -> &Region<D> {

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chosen;
 mod plans;
 mod replay;
 mod slots;
@@ -12,6 +13,7 @@ mod slots;
 #[cfg(test)]
 mod replay_tests;
 
+pub use chosen::Placement;
 pub use plans::PlanId;
 pub(crate) use plans::Plans;
 pub use replay::Deviations;

@@ -81,6 +81,10 @@ impl<D: Device> RawArena<D> {
     /// [`ErrorKind::Exhausted`] when what is kept has grown into the plan's bytes; nothing is open
     /// then.
     pub fn enter_root(&self, plan: Option<PlanId>) -> Result<(), Error> {
+        if let Some(separate) = &self.separate {
+            separate.restart_count();
+        }
+        let plan = plan.filter(|_| self.separate.is_none());
         let known = plan.and_then(|plan| Some((plan, self.plan_span(plan)?)));
         if let Some((plan, span)) = known {
             if let Some(table) = self.plans.borrow().table(plan) {

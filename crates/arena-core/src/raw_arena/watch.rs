@@ -54,7 +54,7 @@ impl<D: Device> RawArena<D> {
             return; // An empty buffer has no byte; its offset may be another's.
         }
         self.drop_slot(slot_of(len_and_slot));
-        self.log_event(Event::Drop { offset_bytes: self.offset_of(address) });
+        self.log_event(Event::Drop { offset_bytes: self.offset_of_buffer(address) });
     }
 
     /// Keeps an error that nobody could be told of, for the next fallible call. A second one is
@@ -86,6 +86,7 @@ impl<D: Device> RawArena<D> {
     pub(super) fn choose_path(&self) {
         let (logs, plans) = (self.log.borrow().is_some(), self.plans.borrow().is_active());
         let waits = self.deferred.borrow().is_some() || self.region.fences().is_lost();
+        let waits = waits || self.separate.is_some();
         self.minds_drops.set(logs || plans);
         self.follows_plan.set(plans && !logs && !waits);
         let watched = logs || plans || waits || self.poisoned_to.get().is_some();

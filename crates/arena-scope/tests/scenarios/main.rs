@@ -8,6 +8,7 @@ mod align;
 mod exhaust;
 mod grow;
 mod model;
+mod placements;
 mod poison;
 mod programs;
 mod promises;

@@ -1,0 +1,23 @@
+//! Which placement an arena was built with.
+
+/// Where transient buffers lie. Chosen when an arena is built; a right program gives the same results
+/// under each, and the figures, signatures and capacity errors are the same too.
+///
+/// [`Separate`](Self::Separate) and [`Unguarded`](Self::Unguarded) are for hunting bugs: a request
+/// costs a driver allocation, which is counted, so a loop is in no steady state under them. A plan that
+/// was installed is not followed. Fresh buffers hold zeros, or poison where that is the policy. On a
+/// device that only measures they are the bump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Placement {
+    /// Each buffer above the one before, in the region.
+    #[default]
+    Bump,
+    /// Each buffer is a device allocation of its own, between two guard zones of 256 bytes, released
+    /// when its scope closes. A write into a guard zone is found then:
+    /// [`ErrorKind::GuardZone`](crate::ErrorKind::GuardZone).
+    Separate,
+    /// The same without guard zones: the buffer's end is the allocation's, so that a checker that knows
+    /// allocations, such as `compute-sanitizer`, sees the first byte beyond it.
+    Unguarded,
+}
