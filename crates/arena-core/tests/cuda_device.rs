@@ -41,6 +41,7 @@ fn a_region_is_one_allocation_and_one_free() {
 #[test]
 fn dropping_the_arena_gives_the_memory_back_each_time() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("memory that nobody else uses");
     let context = CudaContext::new(0).unwrap();
     let before = context.mem_get_info().unwrap();
     for _ in 0..10 {
@@ -171,6 +172,7 @@ fn a_pinned_source_too_may_be_changed_when_the_call_returns() {
 #[test]
 fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("counts of calls");
     let device = Cuda::new(0).unwrap();
     let stream = device.stream().clone();
     let arena = RawArena::new(device, ByteSize::kib(4)).unwrap();
@@ -278,6 +280,7 @@ fn an_arena_can_belong_to_a_stream_that_is_there_already() {
 #[test]
 fn a_broken_device_is_final_and_leaks_nothing() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("a device that can be broken");
     let arena = arena(ByteSize::kib(4));
     let x = arena.persistent_from(&[3_u8; 16]).unwrap();
     let outside = x.address() + 8192;
