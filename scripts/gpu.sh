@@ -62,7 +62,7 @@ take() {
 summary=()
 bad=0
 
-# passed | FAILED | cannot run | absent, the part, and what there is to say
+# passed | FAILED | cannot run | absent (nothing that could run here), the part, and what there is to say
 tell() {
     summary+=("$(printf '%-10s %-22s %s' "$1" "$2" "$3")")
     printf '%s\n' "${summary[-1]}"
@@ -107,6 +107,8 @@ suite_program() {
         tell FAILED "$name" "$counts; $(why "$status" "$log")"
     elif ((failed > 0 || passed + stopped == 0)); then
         tell FAILED "$name" "$counts; see $log"
+    elif ((passed == 0)); then
+        tell absent "$name" "$counts"
     else
         tell passed "$name" "$counts"
     fi
