@@ -34,6 +34,18 @@ bench:
 san:
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
 
+# The CUDA tests on the stand-in driver, without a GPU
+cuda:
+    cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test 'cuda*' --test device_conformance
+
+# Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
+kernels:
+    scripts/kernels.sh
+
+# Build here and run what a machine with a GPU can show: tests, training, memcheck, the table of docs/measurements.md
+gpu:
+    scripts/gpu.sh
+
 # All that CI does
 ci:
     .ci/run

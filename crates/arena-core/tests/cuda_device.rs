@@ -41,6 +41,7 @@ fn a_region_is_one_allocation_and_one_free() {
 #[test]
 fn dropping_the_arena_gives_the_memory_back_each_time() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("memory that nobody else uses");
     let context = CudaContext::new(0).unwrap();
     let before = context.mem_get_info().unwrap();
     for _ in 0..10 {
@@ -201,6 +202,7 @@ fn the_region_is_freed_after_the_work_that_is_queued_on_it() {
 #[test]
 fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("counts of calls");
     let device = Cuda::new(0).unwrap();
     let stream = device.stream().clone();
     let arena = RawArena::new(device, ByteSize::kib(4)).unwrap();
@@ -308,6 +310,7 @@ fn an_arena_can_belong_to_a_stream_that_is_there_already() {
 #[test]
 fn a_broken_device_is_final_and_leaks_nothing() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("a device that can be broken");
     let arena = arena(ByteSize::kib(4));
     let x = arena.persistent_from(&[3_u8; 16]).unwrap();
     let outside = x.address() + 8192;

@@ -135,6 +135,7 @@ fn reuse(arena: &mut Arena<Cuda>) {
 #[test]
 fn without_a_declaration_corruption_shows_within_40_seeds() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("orders that go wrong");
     let mut corrupt = 0;
     for seed in 0..40 {
         standin.reset(seed);
@@ -187,6 +188,7 @@ fn writer_is_seen(declares: bool) -> bool {
 #[test]
 fn a_declared_stream_finds_what_was_written_before() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("orders that go wrong");
     let mut stale = 0;
     for seed in 0..200 {
         standin.reset(seed);
@@ -220,6 +222,7 @@ fn result_is_read(joins: bool) -> bool {
 #[test]
 fn a_joined_stream_s_result_is_there() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("orders that go wrong");
     let mut early = 0;
     for seed in 0..200 {
         standin.reset(seed);

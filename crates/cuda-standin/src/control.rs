@@ -1,6 +1,7 @@
 //! The safe side of the stand-in's controls.
 
 use crate::leaks::Leaks;
+use crate::real_driver::{self, NEEDS_STANDIN};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
@@ -82,13 +83,15 @@ functions! {
 ///
 /// [`Standin::load`] waits until no other test of the process holds it, and resets it.
 pub struct Standin {
-    functions: &'static Functions,
+    /// `None` on a real driver.
+    functions: Option<&'static Functions>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl std::fmt::Debug for Standin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Standin").field("queued", &self.queued()).finish_non_exhaustive()
+        let queued = self.functions.map(|functions| (functions.queued)());
+        f.debug_struct("Standin").field("queued", &queued).finish_non_exhaustive()
     }
 }
 
@@ -100,6 +103,10 @@ impl Standin {
     /// of a structure): the driver is shared by the process, and a context that is dropped later would be released from
     /// under the next test. Loading twice in one thread without dropping the first waits for ever.
     ///
+    /// With [`REAL_DRIVER`](crate::REAL_DRIVER) set to 1, nothing is opened, and cudarc finds the machine's driver. Seeds and modes then change
+    /// nothing, and nothing counts as leaked; at what only the stand-in can do the test ends, by a panic that begins
+    /// with [`NEEDS_STANDIN`].
+    ///
     /// # Errors
     ///
     /// [`LoadError`] when the shared library was not built or cannot be opened.
@@ -108,69 +115,102 @@ impl Standin {
         static FUNCTIONS: OnceLock<Result<Functions, LoadError>> = OnceLock::new();
         // A test that failed while it held the stand-in has left nothing behind that the reset does not undo.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        if real_driver::is_asked_for() {
+            real_driver::keep_context();
+            return Ok(Self { functions: None, _turn: turn });
+        }
         let functions = FUNCTIONS.get_or_init(open).as_ref().map_err(Clone::clone)?;
-        let standin = Self { functions, _turn: turn };
+        let standin = Self { functions: Some(functions), _turn: turn };
         standin.reset(0);
         Ok(standin)
+    }
+
+    /// Ends the test on a real driver, because it is about something that only the stand-in does.
+    ///
+    /// # Panics
+    ///
+    /// On a real driver, with `what`.
+    #[track_caller]
+    pub fn needed_for(&self, what: &str) {
+        self.must(what);
+    }
+
+    #[track_caller]
+    fn must(&self, what: &str) -> &'static Functions {
+        self.functions.unwrap_or_else(|| panic!("{NEEDS_STANDIN} {what}"))
     }
 
     /// Forgets everything: contexts, memory, counts, planned failures and settings. One device with 8 GiB of compute
     /// capability 9.0 remains, with deferred streams whose order is drawn from `seed`. Old handles stay invalid.
     pub fn reset(&self, seed: u64) {
-        (self.functions.reset)(seed);
+        if let Some(functions) = self.functions {
+            (functions.reset)(seed);
+        }
     }
 
     /// Draws the order from another seed from here on. False while operations are queued.
+    #[track_caller]
     pub fn set_seed(&self, seed: u64) -> bool {
-        (self.functions.set_seed)(seed) == 0
+        (self.must("orders from seeds").set_seed)(seed) == 0
     }
 
     /// Chooses when operations run. Going eager runs what is queued.
     pub fn set_mode(&self, mode: Mode) {
-        (self.functions.set_mode)(u32::from(mode == Mode::Eager));
+        if let Some(functions) = self.functions {
+            (functions.set_mode)(u32::from(mode == Mode::Eager));
+        }
     }
 
     /// Sets the number of devices, 0 to 8. False when a context exists already, or for more.
+    #[track_caller]
     pub fn set_devices(&self, count: u32) -> bool {
-        (self.functions.set_devices)(count) == 0
+        (self.must("a number of devices").set_devices)(count) == 0
     }
 
     /// Sets the memory of every device, in bytes: all of it, and what is free now.
+    #[track_caller]
     pub fn set_memory(&self, total_bytes: u64, free_bytes: u64) {
-        (self.functions.set_memory)(total_bytes, free_bytes);
+        (self.must("an amount of memory").set_memory)(total_bytes, free_bytes);
     }
 
     /// Sets the compute capability of the devices.
+    #[track_caller]
     pub fn set_capability(&self, major: i32, minor: i32) {
-        (self.functions.set_capability)(major, minor);
+        (self.must("a compute capability").set_capability)(major, minor);
     }
 
     /// Whether the devices support stream-ordered allocation (they do by default).
+    #[track_caller]
     pub fn set_pools(&self, supported: bool) {
-        (self.functions.set_pools)(u32::from(supported));
+        (self.must("a device without pools").set_pools)(u32::from(supported));
     }
 
     /// Whether `cuMemFree` waits for queued work first, as drivers do by default. Without it, freeing memory that is
     /// still in use is found out.
     pub fn set_free_waits(&self, waits: bool) {
-        (self.functions.set_free_waits)(u32::from(waits));
+        if let Some(functions) = self.functions {
+            (functions.set_free_waits)(u32::from(waits));
+        }
     }
 
     /// How often the function was called, by its exported name (`"cuMemAlloc_v2"`, `"cublasSgemm_v2"`).
+    #[track_caller]
     pub fn calls(&self, name: &str) -> u64 {
-        (self.functions.calls)(text(name).as_ptr())
+        (self.must("counts of calls").calls)(text(name).as_ptr())
     }
 
     /// How many functions were called, all names together. Error names and texts are not counted.
+    #[track_caller]
     pub fn all_calls(&self) -> u64 {
-        (self.functions.calls)(std::ptr::null())
+        (self.must("counts of calls").calls)(std::ptr::null())
     }
 
     /// The names of all calls, in order.
+    #[track_caller]
     pub fn call_names(&self) -> Vec<String> {
         let mut buffer = [0; 128];
         let mut names = Vec::new();
-        while (self.functions.call_name)(
+        while (self.must("the names of calls").call_name)(
             names.len() as u64,
             buffer.as_mut_ptr(),
             buffer.len() as i32,
@@ -183,58 +223,70 @@ impl Standin {
 
     /// Counts from zero again.
     pub fn clear_calls(&self) {
-        (self.functions.clear_calls)();
+        if let Some(functions) = self.functions {
+            (functions.clear_calls)();
+        }
     }
 
     /// Fails the `n`-th call of `name` from now on (1 is the next) with this `CUresult`. A code that breaks a context
     /// (700 for instance) does. A release that fails has released nevertheless, as with a real driver that reports an
     /// earlier error there. For functions of cuBLAS the code is a `cublasStatus_t`.
+    #[track_caller]
     pub fn fail_nth(&self, name: &str, n: u64, code: u32) {
-        (self.functions.fail_nth)(text(name).as_ptr(), n, code);
+        (self.must("failures").fail_nth)(text(name).as_ptr(), n, code);
     }
 
     /// Fails the `n`-th call of any function from now on.
+    #[track_caller]
     pub fn fail_nth_call(&self, n: u64, code: u32) {
-        (self.functions.fail_nth)(std::ptr::null(), n, code);
+        (self.must("failures").fail_nth)(std::ptr::null(), n, code);
     }
 
     /// Planned failures that have not happened yet.
+    #[track_caller]
     pub fn failures_to_come(&self) -> u64 {
-        (self.functions.failures_to_come)()
+        (self.must("failures").failures_to_come)()
     }
 
     /// Drops the planned failures.
+    #[track_caller]
     pub fn clear_failures(&self) {
-        (self.functions.clear_failures)();
+        (self.must("failures").clear_failures)();
     }
 
     /// What was made since the reset and not released, also when its context is gone.
     pub fn leaks(&self) -> Leaks {
         let mut leaks = Leaks::default();
-        (self.functions.leaks)(&raw mut leaks);
+        if let Some(functions) = self.functions {
+            (functions.leaks)(&raw mut leaks);
+        }
         leaks
     }
 
     /// The last device error, or why a module was refused, in words; empty when there was none.
     pub fn last_fault(&self) -> String {
+        let Some(functions) = self.functions else { return String::new() };
         let mut buffer = [0; 4096];
-        (self.functions.last_fault)(buffer.as_mut_ptr(), buffer.len() as i32);
+        (functions.last_fault)(buffer.as_mut_ptr(), buffer.len() as i32);
         from_buffer(&buffer)
     }
 
     /// Operations that are queued and have not run.
+    #[track_caller]
     pub fn queued(&self) -> u64 {
-        (self.functions.queued)()
+        (self.must("what is queued").queued)()
     }
 
     /// Lets the devices run up to `count` operations while nobody waits; gives how many ran.
+    #[track_caller]
     pub fn progress(&self, count: u64) -> u64 {
-        (self.functions.progress)(count)
+        (self.must("steps of the device").progress)(count)
     }
 
     /// Breaks the current context of this thread with a sticky error, or every context when none is current.
+    #[track_caller]
     pub fn poison(&self, code: u32) {
-        (self.functions.poison)(code);
+        (self.must("a broken context").poison)(code);
     }
 }
 

@@ -32,6 +32,7 @@ mod module;
 mod pool;
 mod ptx;
 mod raw;
+mod real_driver;
 mod schedule;
 mod stream;
 mod table;
@@ -41,6 +42,7 @@ mod work;
 pub use control::{LoadError, Mode, Standin};
 pub use leaks::Leaks;
 pub use memory::FRESH_WORD;
+pub use real_driver::{NEEDS_STANDIN, REAL_DRIVER};
 
 /// The README's example compiles.
 #[cfg(doctest)]

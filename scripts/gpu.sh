@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# Everything that a machine with a GPU can show, in at most eight minutes, with one summary at the end.
+#
+#   scripts/gpu.sh                      build into target/gpu, and run from there
+#   scripts/gpu.sh build DIR            only build: DIR is then carried, with a checkout, to the machine
+#   scripts/gpu.sh run DIR [PART ...]   only run; the parts are suite, train, memcheck and table
+#
+# CUDA_FEATURE   version of the bindings (default cuda-13000): cudarc looks for libraries of its major version
+# VENDOR_DIR     what `cargo vendor` wrote, for a build without a registry
+#
+# Exit status of a run: 0 when every part passed, 1 when one failed or could not run, 2 without a device.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+}
+
+# --- build -------------------------------------------------------------------------------------------
+
+build() {
+    local folder=$1 feature=${CUDA_FEATURE:-cuda-13000} cargo=(cargo)
+    if [[ -n ${VENDOR_DIR:-} ]]; then
+        cargo+=(--offline --config 'source.crates-io.replace-with="vendored"'
+            --config "source.vendored.directory='$VENDOR_DIR'")
+    fi
+    rm -rf "$folder/tests"
+    local package
+    for package in arena-core arena-scope arena-train; do
+        mkdir -p "$folder/tests/$package"
+        # The paths of the test programs, of which those about CUDA are taken along.
+        "${cargo[@]}" test --package "$package" --features "$feature" --tests --no-run --message-format=json |
+            python3 -c '
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    target = message.get("target", {})
+    name = target.get("name", "")
+    if message.get("executable") and target.get("kind") == ["test"] and ("cuda" in name or name == "device_conformance"):
+        print(name, message["executable"])
+' | while read -r name program; do
+            take "$program" "$folder/tests/$package/$name"
+        done
+    done
+    "${cargo[@]}" build --release --package arena-train --features "$feature"
+    "${cargo[@]}" build --release --package arena-benches --features "$feature" --bin cuda_allocators
+    local release=${CARGO_TARGET_DIR:-target}/release
+    take "$release/arena-train" "$folder/arena-train"
+    take "$release/cuda_allocators" "$folder/cuda_allocators"
+    printf 'built with %s: %s\n' "$feature" "$(du -sh "$folder/tests" "$folder/arena-train" "$folder/cuda_allocators" | xargs)"
+}
+
+# Line tables would triple what has to be carried.
+take() {
+    cp "$1" "$2"
+    if command -v strip >/dev/null; then strip --strip-debug "$2"; fi
+}
+
+# --- run ---------------------------------------------------------------------------------------------
+
+summary=()
+bad=0
+
+# passed | FAILED | cannot run | absent (nothing that could run here), the part, and what there is to say
+tell() {
+    summary+=("$(printf '%-10s %-22s %s' "$1" "$2" "$3")")
+    printf '%s\n' "${summary[-1]}"
+    case $1 in FAILED | 'cannot run') bad=1 ;; esac
+}
+
+# Runs a command with a limit in seconds and into a log; 124 when its time, or that of the whole, is up.
+limited() {
+    local seconds=$1 log=$2 left=$((470 - SECONDS))
+    shift 2
+    if ((left < seconds)); then seconds=$left; fi
+    if ((seconds <= 0)); then return 124; fi
+    timeout --kill-after=5 "$seconds" "$@" >"$log" 2>&1
+}
+
+why() {
+    if [[ $1 == 124 || $1 == 137 ]]; then echo "its time is up, see $2"; else echo "exit status $1, see $2"; fi
+}
+
+# One test program on the real driver. Tests that end at what only the stand-in can do are counted apart.
+suite_program() {
+    local program=$1 package name log status=0 passed stopped failed
+    package=$(basename "$(dirname "$program")")
+    name=$package/$(basename "$program")
+    log=$logs/suite.$package.$(basename "$program")
+    ARENA_REAL_DRIVER=1 CARGO_MANIFEST_DIR=crates/$package \
+        limited 100 "$log" "$program" --test-threads=1 || status=$?
+    read -r passed stopped failed < <(awk '
+        /^test .* \.\.\. / { result[$2] = $NF }
+        /^---- .* stdout ----$/ { section = $2 }
+        /only the stand-in has/ && section { stopped[section] = 1 }
+        END {
+            for (test in result) {
+                if (result[test] == "ok") { passed++ }
+                else if (test in stopped) { apart++ }
+                else if (result[test] != "ignored") { failed++ }
+            }
+            print passed + 0, apart + 0, failed + 0
+        }' "$log")
+    local counts="$passed passed, $stopped need the stand-in, $failed failed"
+    if [[ $status != 0 && $status != 101 ]]; then
+        tell FAILED "$name" "$counts; $(why "$status" "$log")"
+    elif ((failed > 0 || passed + stopped == 0)); then
+        tell FAILED "$name" "$counts; see $log"
+    elif ((passed == 0)); then
+        tell absent "$name" "$counts"
+    else
+        tell passed "$name" "$counts"
+    fi
+}
+
+part_suite() {
+    local program
+    for program in "$folder"/tests/*/*; do suite_program "$program"; done
+}
+
+part_train() {
+    local log=$logs/train status=0
+    limited 100 "$log" "$folder/arena-train" --device cuda --expect-accuracy 0.988 \
+        --json "$logs/train.json" || status=$?
+    if [[ $status == 0 ]]; then
+        tell passed train "$(grep -m1 -i accuracy "$log" | xargs)"
+    else
+        tell FAILED train "$(why "$status" "$log")"
+    fi
+}
+
+# Whether the program knows an option, or a value of one.
+offers() { "$folder/arena-train" --help | grep -q -- "$1"; }
+
+memcheck() {
+    local what=memcheck/$1 log=$logs/memcheck.$1 status=0
+    limited 60 "$log" "$sanitizer" --tool memcheck --error-exitcode 9 \
+        "$folder/arena-train" --device cuda --steps 20 --placement "$1" || status=$?
+    case $status in
+        0) tell passed "$what" "$(grep 'ERROR SUMMARY' "$log" | tail -1)" ;;
+        9) tell FAILED "$what" "$(grep 'ERROR SUMMARY' "$log" | tail -1), see $log" ;;
+        *) tell FAILED "$what" "$(why "$status" "$log")" ;;
+    esac
+}
+
+part_memcheck() {
+    local sanitizer
+    sanitizer=$(PATH=$PATH:$cuda/bin command -v compute-sanitizer) || {
+        tell 'cannot run' memcheck 'there is no compute-sanitizer, in PATH or in the toolkit'
+        return
+    }
+    memcheck bump
+    if offers '^ *- separate\|separate[],]'; then
+        memcheck separate
+    else
+        tell absent memcheck/separate 'this arena-train has no `--placement separate`'
+    fi
+}
+
+part_table() {
+    local log=$logs/table status=0
+    limited 60 "$log" "$folder/cuda_allocators" || status=$?
+    if [[ $status == 0 ]]; then
+        cat "$log"
+        tell passed table "$log"
+    else
+        tell FAILED table "$(why "$status" "$log")"
+    fi
+    if offers --graph; then
+        status=0
+        limited 60 "$logs/graph" "$folder/arena-train" --device cuda --graph \
+            --json "$logs/graph.json" || status=$?
+        if [[ $status == 0 ]]; then
+            tell passed train/graph "$(grep -m1 -i 'images' "$logs/graph" | xargs)"
+        else
+            tell FAILED train/graph "$(why "$status" "$logs/graph")"
+        fi
+    else
+        tell absent train/graph 'this arena-train has no `--graph`'
+    fi
+}
+
+run() {
+    SECONDS=0
+    folder=$(realpath "$1")
+    shift
+    logs=$folder/logs
+    rm -rf "$logs"
+    mkdir -p "$logs"
+    # The loader finds libraries by this path and its cache alone.
+    cuda=${CUDA_HOME:-/usr/local/cuda}
+    if [[ -d $cuda/lib64 ]]; then
+        export LD_LIBRARY_PATH=$cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    fi
+    local parts=("$@") part status=0
+    if [[ $# == 0 ]]; then parts=(suite train memcheck table); fi
+    for part in "${parts[@]}"; do declare -F "part_$part" >/dev/null || usage; done
+
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || true
+    limited 60 "$logs/device" "$folder/cuda_allocators" --rounds 1 --steps 1 || status=$?
+    if [[ $status != 0 ]]; then
+        cat "$logs/device" >&2
+        printf 'no part can run: %s\n' "$(why "$status" "$logs/device")" >&2
+        exit 2
+    fi
+    for part in "${parts[@]}"; do
+        printf '\n== %s (%s s)\n' "$part" "$SECONDS"
+        "part_$part"
+    done
+    printf '\n== summary (%s s)\n' "$SECONDS"
+    printf '%s\n' "${summary[@]}"
+    if ((bad)); then echo 'NOT ALL PASSED'; else echo 'all passed'; fi
+    exit "$bad"
+}
+
+case ${1:-} in
+    '') build target/gpu; run target/gpu ;;
+    build) [[ $# == 2 ]] || usage; build "$2" ;;
+    run) [[ $# -ge 2 && -x $2/arena-train ]] || usage; shift; run "$@" ;;
+    *) usage ;;
+esac
