@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 
 use arena_scope::{ByteSize, Reset};
@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use crate::backend::host::{AdamConfig, SgdConfig};
 use crate::capacity::Placement;
 use crate::optimizer::Optimizer;
-use crate::training::{Per, RunConfig};
+use crate::training::{AheadConfig, Per, RunConfig};
 
 /// Trains a CNN on MNIST inside scopes of one arena, and shows that memory stayed flat.
 #[derive(Debug, Clone, Parser)]
@@ -55,6 +55,13 @@ pub struct Arguments {
     /// Bytes of the region, also as KiB, MiB or GiB [default: just what the run needs]
     #[arg(long)]
     pub capacity: Option<ByteSize>,
+    /// Capture a training step when it has repeated itself, and replay it for each whole batch; on a
+    /// CUDA device, with a scope per minibatch
+    #[arg(long)]
+    pub graph: bool,
+    /// Read the losses of so many steps at once; above 1 on a CUDA device, with a scope per minibatch
+    #[arg(long, default_value = "1")]
+    pub loss_every: NonZeroU16,
     /// Threads [default: one for each processor]
     #[arg(long)]
     pub threads: Option<NonZeroUsize>,
@@ -153,7 +160,28 @@ impl Arguments {
             optimizer,
             seed: self.seed,
             steps: self.steps,
+            ahead: self
+                .runs_ahead()
+                .then_some(AheadConfig { loss_every: self.loss_every, graph: self.graph }),
         }
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.device == DeviceName::Cuda && self.per == PerName::Minibatch
+    }
+
+    /// Checks that the arguments make sense together.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAhead`] for an option that asks the host to run ahead where it does not.
+    pub fn check(&self) -> Result<(), NotAhead> {
+        let option = match (self.graph, self.loss_every.get()) {
+            (true, _) => "--graph",
+            (false, 1) => return Ok(()),
+            (false, _) => "--loss-every",
+        };
+        if self.runs_ahead() { Ok(()) } else { Err(NotAhead { option }) }
     }
 
     /// Where a step's buffers lie.
@@ -173,6 +201,14 @@ impl Arguments {
         let all = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.map_or_else(all, NonZeroUsize::get)
     }
+}
+
+/// An option that makes sense only where the host runs ahead of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is for --device cuda with a scope per minibatch")]
+pub struct NotAhead {
+    /// The option.
+    pub option: &'static str,
 }
 
 fn positive_rate(text: &str) -> Result<f32, String> {

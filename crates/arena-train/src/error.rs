@@ -53,6 +53,12 @@ pub enum TrainError {
         /// What would help.
         hint: &'static str,
     },
+    /// The device does not let the host run ahead of it.
+    #[error("{what} is there on a CUDA device only")]
+    OnlyOnCuda {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A parameter's state tensors belong to another optimizer.
     #[error("the state of `{parameter}` belongs to another optimizer")]
     OptimizerState {

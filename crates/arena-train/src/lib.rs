@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod data;
 pub mod error;
+pub mod feed;
 pub mod heap;
 pub mod init;
 pub mod layers;

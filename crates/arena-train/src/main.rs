@@ -38,6 +38,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Err(reason) = arguments.check() {
+        return Ok(not_here(&reason));
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     ctrlc::set_handler(move || told.store(true, Ordering::Relaxed))
@@ -77,7 +80,7 @@ fn on_cuda(_arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
     Cuda::new(0).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
 }
 
-/// Says why the device that was asked for cannot be had here.
+/// Says why what was asked for cannot be had here.
 fn not_here(reason: &dyn std::error::Error) -> ExitCode {
     eprintln!("arena-train: {reason}");
     ExitCode::from(2)
@@ -120,6 +123,9 @@ fn train<B: Backend>(
     let mut progress = Progress::new();
     let trained = trainer.train(&data.train, stop, |report| progress.step(report))?;
     progress.finish();
+    if let Some(refusal) = &trained.graph_refusal {
+        eprintln!("arena-train: {refusal}; the steps ran without a graph from there on");
+    }
     if let Some(path) = &arguments.checkpoint {
         checkpoint::save(&trainer, path)?;
     }

@@ -229,6 +229,22 @@ impl<B: Backend> Cnn<B> {
         }
         Ok(())
     }
+
+    /// [`update`](Self::update) with the rates that [`Optimizer::advance`] left on the device.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses.
+    pub fn update_scheduled(
+        &mut self,
+        optimizer: &Optimizer,
+        rates: In<'_, B>,
+    ) -> Result<(), TrainError> {
+        for parameter in self.layers.parameters_mut() {
+            optimizer.update_scheduled(&self.backend, parameter, rates)?;
+        }
+        Ok(())
+    }
 }
 
 impl<B: Backend> Layers<B> {

@@ -74,6 +74,8 @@ pub struct Summary {
     pub signature_stable: bool,
     /// Root scopes after which the cursor was not back at the mark.
     pub scopes_off_the_mark: u64,
+    /// Training steps that were replayed from a graph.
+    pub graph_replays: u64,
     /// What a training step's buffers need.
     #[serde(flatten)]
     pub step: Step,
@@ -113,6 +115,7 @@ impl Summary {
             library_allocations_per_step: trained.library_allocations_per_step,
             signature_stable: observed.is_stable(),
             scopes_off_the_mark: trained.off_the_mark,
+            graph_replays: trained.replays,
             step,
             observed,
             evaluation,
@@ -138,6 +141,9 @@ impl fmt::Display for Summary {
         }
         let (rate, steps) = (self.images_per_second, self.steps);
         line(f, "training", format_args!("{steps} steps, {rate:.0} images/s"))?;
+        if self.graph_replays > 0 {
+            line(f, "graph", format_args!("replayed {} times", self.graph_replays))?;
+        }
         line(f, "capacity", format_args!("{}", size(self.capacity_bytes)))?;
         line(f, "persistent", format_args!("{}", size(self.persistent_bytes)))?;
         line(f, "peak transient", format_args!("{}", size(self.peak_transient_bytes)))?;

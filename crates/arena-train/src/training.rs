@@ -1,5 +1,7 @@
 //! The loop: epochs, steps in scopes, evaluation.
 
+mod ahead;
+
 use std::iter::Skip;
 use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +16,9 @@ use crate::heap;
 use crate::model::{Cnn, IMAGE_LEN};
 use crate::optimizer::Optimizer;
 use crate::planning::Plans;
+use ahead::{Ahead, Seen};
+
+pub use ahead::AheadConfig;
 
 /// The key of a training step, to be completed by its number of images.
 pub const TRAIN: ScopeOptions = ScopeOptions::named("train");
@@ -48,6 +53,9 @@ pub struct RunConfig {
     pub seed: u64,
     /// Steps after which the run stops early.
     pub steps: Option<u64>,
+    /// How the host runs ahead of a CUDA device, with a scope per minibatch; `None` where it waits
+    /// for each step's loss before it loads the next batch.
+    pub ahead: Option<AheadConfig>,
 }
 
 impl RunConfig {
@@ -101,6 +109,11 @@ pub struct Trained {
     pub off_the_mark: u64,
     /// The most heap allocations of linear-algebra libraries in one step.
     pub library_allocations_per_step: u64,
+    /// Steps that were replayed from a graph.
+    pub replays: u64,
+    /// Why a graph that was asked for was not captured, or not replayed to the end; the steps ran in
+    /// the ordinary way then.
+    pub graph_refusal: Option<String>,
     /// Whether it was stopped from outside.
     pub interrupted: bool,
 }
@@ -129,6 +142,7 @@ pub struct Trainer<B: Backend> {
     config: RunConfig,
     arena: Arena<B::Device>,
     model: Cnn<B>,
+    ahead: Option<Ahead<B::Device>>,
     /// Steps done.
     step: u64,
 }
@@ -138,7 +152,8 @@ impl<B: Backend> Trainer<B> {
     ///
     /// # Errors
     ///
-    /// When the device refuses the region, or the parameters do not fit into it.
+    /// When the device refuses the region, or the parameters do not fit into it; or
+    /// [`TrainError::OnlyOnCuda`] when the host is to run ahead of itself.
     pub fn new(
         device: B::Device,
         backend: B,
@@ -163,9 +178,13 @@ impl<B: Backend> Trainer<B> {
         let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
         let mut arena = builder.placement(placement).build()?;
         let model = Cnn::new(&arena, backend, &config.optimizer, config.seed)?;
+        let ahead = match (config.per, config.ahead) {
+            (Per::Minibatch, Some(ahead)) => Some(Ahead::new(&arena, ahead, config.batch)?),
+            _ => None,
+        };
         arena.mark()?;
         arena.observe(Some(heap::own_allocations));
-        Ok(Self { config, arena, model, step: 0 })
+        Ok(Self { config, arena, model, ahead, step: 0 })
     }
 
     /// Lets the steps of each key follow a plan.
@@ -240,8 +259,14 @@ impl<B: Backend> Trainer<B> {
             elapsed: Duration::ZERO,
             off_the_mark: 0,
             library_allocations_per_step: 0,
+            replays: 0,
+            graph_refusal: None,
             interrupted: false,
         };
+        if let Some(ahead) = &mut self.ahead {
+            ahead.restart(self.step)?;
+        }
+        let mut seen = Seen::default();
         let start = Instant::now();
         while self.step < last_step && !done.interrupted {
             let epoch = self.step / steps_per_epoch;
@@ -260,6 +285,10 @@ impl<B: Backend> Trainer<B> {
                 step >= last_step || done.interrupted
             };
             match self.config.per {
+                Per::Minibatch if self.ahead.is_some() => {
+                    let end = (last_step, stop);
+                    self.epoch_ahead(data, batches, end, &mut seen, after_step)?;
+                }
                 Per::Minibatch => {
                     for indices in batches {
                         let library_before = heap::library_allocations();
@@ -282,12 +311,17 @@ impl<B: Backend> Trainer<B> {
             }
         }
         done.elapsed = start.elapsed();
+        if let Some(ahead) = &self.ahead {
+            (done.replays, done.graph_refusal) = ahead.replays();
+            done.off_the_mark = seen.off_the_mark;
+            done.library_allocations_per_step = seen.library_allocations_per_step;
+        }
         Ok(done)
     }
 
     /// One step in a root scope of its own.
     fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
-        let Self { config, arena, model, step } = self;
+        let Self { config, arena, model, step, .. } = self;
         // The short last batch of an epoch is a kind of step of its own.
         let options = TRAIN.variant(indices.len() as u64);
         let loss = arena
@@ -303,7 +337,7 @@ impl<B: Backend> Trainer<B> {
         batches: Skip<Chunks<'_, u32>>,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
     ) -> Result<(), TrainError> {
-        let Self { config, arena, model, step } = self;
+        let Self { config, arena, model, step, .. } = self;
         arena.scope_named("epoch", |scope| {
             for indices in batches {
                 let loss = train_step(scope, model, config, data, indices, *step)?;

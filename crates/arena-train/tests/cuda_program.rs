@@ -33,6 +33,23 @@ fn without_a_device_the_program_says_so_in_one_line_and_exits_with_2() {
     assert!(told.contains(because), "{told}");
 }
 
+/// Told before the device or the data is looked for.
+#[test]
+fn options_that_run_ahead_of_the_device_are_refused_elsewhere() {
+    for (arguments, option) in [
+        (["--device", "host", "--graph"].as_slice(), "--graph"),
+        (&["--device", "host", "--loss-every", "2"], "--loss-every"),
+        (&["--device", "probe", "--graph"], "--graph"),
+        (&["--device", "cuda", "--per", "epoch", "--loss-every", "2"], "--loss-every"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+        let told = one_line(&command.args(arguments).output().unwrap());
+        let expected =
+            format!("arena-train: {option} is for --device cuda with a scope per minibatch\n");
+        assert_eq!(told, expected);
+    }
+}
+
 #[cfg(feature = "_cuda")]
 mod on_the_standin {
     use std::fs;
@@ -105,6 +122,32 @@ mod on_the_standin {
         };
         let (found, expected) = (loss(&printed), loss(&host));
         assert!((found - expected).abs() <= 1e-4 * expected, "{found} instead of {expected}");
+    }
+
+    #[test]
+    fn the_program_replays_its_steps_and_says_how_often() {
+        let Some(nvrtc) = nvrtc_folder() else {
+            println!("skipped: NVRTC is not in .venv; scripts/kernels.sh installs it");
+            return;
+        };
+        let data = few_images();
+        let run = |arguments: &[&str]| {
+            let mut command = on_the_standin();
+            command.env("LD_LIBRARY_PATH", &nvrtc).arg("--data").arg(data.path());
+            let output =
+                command.args(["--epochs", "2", "--batch", "3"]).args(arguments).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let line = |printed: &str, name: &str| {
+            printed.lines().find(|line| line.starts_with(name)).map(str::to_owned)
+        };
+        let (plain, replayed) = (run(&[]), run(&["--graph", "--loss-every", "3"]));
+        assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"));
+        assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"));
+        assert_eq!(line(&plain, "graph"), None);
+        // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
+        assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
     }
 
     #[test]

@@ -49,6 +49,7 @@ fn a_steady_step_makes_nothing_and_waits_once() {
         optimizer: Optimizer::Adam(AdamConfig::default()),
         seed: 1,
         steps: None,
+        ahead: None,
     };
     let standin = Standin::load().unwrap();
     let device = Cuda::new(0).unwrap();

@@ -103,7 +103,16 @@ fn three_steps_give_the_hosts_losses_and_gradients(#[case] optimizer: Optimizer)
 }
 
 fn config(per: Per, reset: Reset) -> RunConfig {
-    RunConfig { epochs: 2, batch: 4, per, reset, optimizer: ADAM, seed: 1, steps: Some(6) }
+    RunConfig {
+        epochs: 2,
+        batch: 4,
+        per,
+        reset,
+        optimizer: ADAM,
+        seed: 1,
+        steps: Some(6),
+        ahead: None,
+    }
 }
 
 /// Trains and evaluates: what training says, each loss, and the hits.

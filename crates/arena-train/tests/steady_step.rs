@@ -31,6 +31,7 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
         optimizer: Optimizer::Adam(AdamConfig::default()),
         seed: 1,
         steps: Some(8),
+        ahead: None,
     };
     common::in_pool(|| {
         let backend = HostBackend::new(2);

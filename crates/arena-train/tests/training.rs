@@ -48,6 +48,7 @@ fn config(batch: usize) -> RunConfig {
         optimizer: ADAM,
         seed: 1,
         steps: None,
+        ahead: None,
     }
 }
 

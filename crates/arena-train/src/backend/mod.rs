@@ -13,6 +13,7 @@ use arena_scope::{Device, Persistent, Transient, View, ViewMut};
 
 use crate::data::Dataset;
 use crate::error::TrainError;
+use crate::feed::Feed;
 use host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
 
 #[cfg(feature = "_cuda")]
@@ -71,7 +72,7 @@ pub struct LossMut<'v, D: Device> {
 /// writes what follows from no image: zero gradients, a loss of 0.
 pub trait Backend: std::fmt::Debug {
     /// Where the buffers lie.
-    type Device: Device;
+    type Device: Feed;
 
     /// Memory that the libraries behind the kernels work in, in bytes: it is given to them once, as
     /// one persistent buffer, so that they allocate nothing behind the arena's back.
@@ -263,4 +264,89 @@ pub trait Backend: std::fmt::Debug {
         labels: Out<'_, Self, u32>,
         workspace: Out<'_, Self, u8>,
     ) -> Result<(), TrainError>;
+
+    /// Normalises a batch that lies on the device as bytes: `[batch, image_len]` pixels, and behind
+    /// them `[batch]` labels.
+    ///
+    /// # Errors
+    ///
+    /// When a view does not fit, or the device refuses or takes no bytes.
+    fn unpack_batch(
+        &self,
+        image_len: usize,
+        bytes: In<'_, Self, u8>,
+        pixels: Out<'_, Self>,
+        labels: Out<'_, Self, u32>,
+    ) -> Result<(), TrainError> {
+        let _ = (image_len, bytes, pixels, labels);
+        Err(TrainError::OnlyOnCuda { what: "sending batches ahead" })
+    }
+
+    /// Counts a step in `steps`, and leaves the rate that SGD takes for it in `rates`, which has
+    /// room for two; it falls in a line to 0 over `total` steps.
+    ///
+    /// # Errors
+    ///
+    /// When a length does not fit, or the device refuses or does not count steps.
+    fn advance_sgd(
+        &self,
+        config: &SgdConfig,
+        total: u64,
+        steps: Out<'_, Self, u64>,
+        rates: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        let _ = (config, total, steps, rates);
+        Err(TrainError::OnlyOnCuda { what: "a count of steps" })
+    }
+
+    /// [`advance_sgd`](Self::advance_sgd) for Adam.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn advance_adam(
+        &self,
+        config: &AdamConfig,
+        total: u64,
+        steps: Out<'_, Self, u64>,
+        rates: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        let _ = (config, total, steps, rates);
+        Err(TrainError::OnlyOnCuda { what: "a count of steps" })
+    }
+
+    /// [`sgd_step`](Self::sgd_step) with the rate that [`advance_sgd`](Self::advance_sgd) left.
+    ///
+    /// # Errors
+    ///
+    /// When the lengths differ, or the device refuses or does not count steps.
+    fn sgd_scheduled(
+        &self,
+        config: &SgdConfig,
+        rates: In<'_, Self>,
+        parameters: Out<'_, Self>,
+        gradients: In<'_, Self>,
+        velocity: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        let _ = (config, rates, parameters, gradients, velocity);
+        Err(TrainError::OnlyOnCuda { what: "a count of steps" })
+    }
+
+    /// [`adam_step`](Self::adam_step) with the rates that [`advance_adam`](Self::advance_adam)
+    /// left.
+    ///
+    /// # Errors
+    ///
+    /// As for [`sgd_scheduled`](Self::sgd_scheduled).
+    fn adam_scheduled(
+        &self,
+        config: &AdamConfig,
+        rates: In<'_, Self>,
+        parameters: Out<'_, Self>,
+        gradients: In<'_, Self>,
+        moments: [Out<'_, Self>; 2],
+    ) -> Result<(), TrainError> {
+        let _ = (config, rates, parameters, gradients, moments);
+        Err(TrainError::OnlyOnCuda { what: "a count of steps" })
+    }
 }

@@ -154,4 +154,56 @@ impl<B: Backend> Backend for ProbeBackend<'_, B> {
     ) -> Result<(), TrainError> {
         Ok(())
     }
+
+    fn unpack_batch(
+        &self,
+        _image_len: usize,
+        _bytes: In<'_, Self, u8>,
+        _pixels: Out<'_, Self>,
+        _labels: Out<'_, Self, u32>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn advance_sgd(
+        &self,
+        _config: &SgdConfig,
+        _total: u64,
+        _steps: Out<'_, Self, u64>,
+        _rates: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn advance_adam(
+        &self,
+        _config: &AdamConfig,
+        _total: u64,
+        _steps: Out<'_, Self, u64>,
+        _rates: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn sgd_scheduled(
+        &self,
+        _config: &SgdConfig,
+        _rates: In<'_, Self>,
+        _parameters: Out<'_, Self>,
+        _gradients: In<'_, Self>,
+        _velocity: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn adam_scheduled(
+        &self,
+        _config: &AdamConfig,
+        _rates: In<'_, Self>,
+        _parameters: Out<'_, Self>,
+        _gradients: In<'_, Self>,
+        _moments: [Out<'_, Self>; 2],
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
 }

@@ -8,6 +8,7 @@ use arena_scope::{Cuda, Device, Persistent, Pod, View, ViewMut};
 use super::error::CudaError;
 use super::kernels::Kernels;
 use super::loss::LossOutput;
+use super::optimizer::StepCounter;
 use super::range::{Input, Output};
 use crate::backend::host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
 use crate::backend::{Backend, In, LossMut, Out, Weights, WeightsMut};
@@ -288,5 +289,66 @@ impl Backend for CudaBackend {
         let (pixels, labels) = (self.output(pixels)?, self.output(labels)?);
         let sent = self.input(workspace.view())?;
         Ok(self.kernels.load_batch(dataset.image_len(), sent, pixels, labels)?)
+    }
+
+    fn unpack_batch(
+        &self,
+        image_len: usize,
+        bytes: In<'_, Self, u8>,
+        pixels: Out<'_, Self>,
+        labels: Out<'_, Self, u32>,
+    ) -> Result<(), TrainError> {
+        let (pixels, labels) = (self.output(pixels)?, self.output(labels)?);
+        Ok(self.kernels.load_batch(image_len, self.input(bytes)?, pixels, labels)?)
+    }
+
+    fn advance_sgd(
+        &self,
+        config: &SgdConfig,
+        total: u64,
+        steps: Out<'_, Self, u64>,
+        rates: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        let counter = StepCounter { steps: self.output(steps)?, rates: self.output(rates)? };
+        Ok(self.kernels.advance_sgd(config, total, counter)?)
+    }
+
+    fn advance_adam(
+        &self,
+        config: &AdamConfig,
+        total: u64,
+        steps: Out<'_, Self, u64>,
+        rates: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        let counter = StepCounter { steps: self.output(steps)?, rates: self.output(rates)? };
+        Ok(self.kernels.advance_adam(config, total, counter)?)
+    }
+
+    fn sgd_scheduled(
+        &self,
+        config: &SgdConfig,
+        rates: In<'_, Self>,
+        parameters: Out<'_, Self>,
+        gradients: In<'_, Self>,
+        velocity: Out<'_, Self>,
+    ) -> Result<(), TrainError> {
+        let (parameters, velocity) = (self.output(parameters)?, self.output(velocity)?);
+        let (rates, gradients) = (self.input(rates)?, self.input(gradients)?);
+        Ok(self.kernels.sgd_scheduled(config.momentum, rates, parameters, gradients, velocity)?)
+    }
+
+    fn adam_scheduled(
+        &self,
+        config: &AdamConfig,
+        rates: In<'_, Self>,
+        parameters: Out<'_, Self>,
+        gradients: In<'_, Self>,
+        moments: [Out<'_, Self>; 2],
+    ) -> Result<(), TrainError> {
+        let [mean, mean_square] = moments;
+        let moments = [self.output(mean)?, self.output(mean_square)?];
+        let (rates, parameters) = (self.input(rates)?, self.output(parameters)?);
+        let gradients = self.input(gradients)?;
+        Ok(self.kernels.adam_scheduled(config, rates, parameters, gradients, moments)?)
     }
 }

@@ -1,0 +1,153 @@
+//! What a device offers a loop that the host does not wait in: batches sent ahead, and graphs.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use arena_scope::{Arena, Device, Host, Persistent, Probe, Scope, ScopeOptions, ViewMut};
+#[cfg(feature = "_cuda")]
+use arena_scope::{Cuda, StepGraph, device::cuda::InputSlots};
+
+use crate::error::TrainError;
+
+/// Slots for a batch that is on its way and for the one before it.
+pub const SLOTS: usize = 2;
+
+/// A device on which the network is trained.
+pub trait Feed: Device + Sized {
+    /// [`SLOTS`] slots for batches.
+    type Slots: fmt::Debug;
+
+    /// A captured step.
+    type Graph: fmt::Debug;
+
+    /// Slots of `len_bytes` bytes, persistent in `arena`.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::OnlyOnCuda`] where there are none; when the arena has no room, or the device
+    /// refuses.
+    fn slots(arena: &Arena<Self>, len_bytes: usize) -> Result<Self::Slots, TrainError>;
+
+    /// Lets `write` fill the next slot on the host, and queues its copy beside the arena's stream.
+    ///
+    /// # Errors
+    ///
+    /// When every slot holds a batch that was not taken, or the device refuses.
+    fn send(slots: &mut Self::Slots, write: impl FnOnce(&mut [u8])) -> Result<(), TrainError>;
+
+    /// Queues a copy of the oldest batch to `to` on the arena's stream, which waits for its arrival.
+    ///
+    /// # Errors
+    ///
+    /// When no batch was sent, or the device refuses.
+    fn take(slots: &mut Self::Slots, to: ViewMut<'_, u8, Self>) -> Result<(), TrainError>;
+
+    /// Captures a step: see [`Arena::capture`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`TrainError::OnlyOnCuda`] where there are no graphs.
+    fn capture<'a>(
+        arena: &'a mut Arena<Self>,
+        options: ScopeOptions,
+        body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
+    ) -> Result<Self::Graph, TrainError>;
+
+    /// Queues a captured step: see [`StepGraph::replay`](arena_scope::StepGraph::replay).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn replay(graph: &Self::Graph, arena: &mut Arena<Self>) -> Result<(), TrainError>;
+}
+
+/// The host computes a step while it is called: there is nothing to run ahead of.
+impl Feed for Host {
+    type Slots = Infallible;
+    type Graph = Infallible;
+
+    fn slots(_arena: &Arena<Self>, _len_bytes: usize) -> Result<Infallible, TrainError> {
+        Err(TrainError::OnlyOnCuda { what: "sending batches ahead" })
+    }
+
+    fn send(slots: &mut Infallible, _write: impl FnOnce(&mut [u8])) -> Result<(), TrainError> {
+        match *slots {}
+    }
+
+    fn take(slots: &mut Infallible, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
+        match *slots {}
+    }
+
+    fn capture<'a>(
+        _arena: &'a mut Arena<Self>,
+        _options: ScopeOptions,
+        _body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
+    ) -> Result<Infallible, TrainError> {
+        Err(TrainError::OnlyOnCuda { what: "a captured step" })
+    }
+
+    fn replay(graph: &Infallible, _arena: &mut Arena<Self>) -> Result<(), TrainError> {
+        match *graph {}
+    }
+}
+
+/// Asks for the memory that the slots of a CUDA device take. A step asks for the same whether it is
+/// replayed or not, so none is captured.
+impl Feed for Probe {
+    type Slots = [Persistent<u8, Self>; SLOTS];
+    type Graph = Infallible;
+
+    fn slots(arena: &Arena<Self>, len_bytes: usize) -> Result<Self::Slots, TrainError> {
+        Ok([arena.persistent(len_bytes)?, arena.persistent(len_bytes)?])
+    }
+
+    fn send(_slots: &mut Self::Slots, _write: impl FnOnce(&mut [u8])) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn take(_slots: &mut Self::Slots, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn capture<'a>(
+        _arena: &'a mut Arena<Self>,
+        _options: ScopeOptions,
+        _body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
+    ) -> Result<Infallible, TrainError> {
+        Err(TrainError::OnlyOnCuda { what: "a captured step" })
+    }
+
+    fn replay(graph: &Infallible, _arena: &mut Arena<Self>) -> Result<(), TrainError> {
+        match *graph {}
+    }
+}
+
+#[cfg(feature = "_cuda")]
+impl Feed for Cuda {
+    type Slots = InputSlots<u8>;
+    type Graph = StepGraph<Self>;
+
+    fn slots(arena: &Arena<Self>, len_bytes: usize) -> Result<Self::Slots, TrainError> {
+        Ok(arena.input_slots(SLOTS, len_bytes)?)
+    }
+
+    fn send(slots: &mut Self::Slots, write: impl FnOnce(&mut [u8])) -> Result<(), TrainError> {
+        Ok(slots.fill(write)?)
+    }
+
+    fn take(slots: &mut Self::Slots, mut to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
+        Ok(to.copy_from(slots.next()?)?)
+    }
+
+    fn capture<'a>(
+        arena: &'a mut Arena<Self>,
+        options: ScopeOptions,
+        body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
+    ) -> Result<Self::Graph, TrainError> {
+        arena.capture(options, body)
+    }
+
+    fn replay(graph: &Self::Graph, arena: &mut Arena<Self>) -> Result<(), TrainError> {
+        Ok(graph.replay(arena)?)
+    }
+}

@@ -1,0 +1,293 @@
+//! Steps that the host does not wait for: their batches are sent ahead, their losses are read behind,
+//! and a step that repeats itself is captured once and replayed.
+//!
+//! A graph knows only addresses, so all that differs from step to step lies in persistent buffers:
+//! the batch, the loss, the count of steps and the rates that follow from it. Steps that are not
+//! replayed (the first two, the short last batch) do the same through the same buffers, so that a run
+//! gives the same numbers with a graph and without.
+
+use std::iter::{Peekable, Skip};
+use std::num::NonZeroU16;
+use std::slice::Chunks;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arena_scope::{Arena, Persistent, Scope, ScopeOptions, Stats, StepSignature};
+
+use super::{TRAIN, Trainer};
+use crate::backend::Backend;
+use crate::data::{Dataset, gather_batch};
+use crate::error::TrainError;
+use crate::feed::Feed;
+use crate::heap;
+use crate::model::{Cnn, IMAGE_LEN};
+use crate::optimizer::Optimizer;
+
+/// A pixel and a label are a byte each, as in the dataset itself.
+const SAMPLE_BYTES: usize = IMAGE_LEN + 1;
+
+/// How the host runs ahead of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AheadConfig {
+    /// Steps after which their losses are read, with one wait for all of them.
+    pub loss_every: NonZeroU16,
+    /// Whether a whole step is captured when it has repeated itself, and replayed from then on.
+    pub graph: bool,
+}
+
+/// What a step reads and writes besides the network, at addresses that never change.
+#[derive(Debug)]
+struct Buffers<D: Feed> {
+    /// A batch as it was sent: pixels, and behind them labels.
+    input: Persistent<u8, D>,
+    loss: Persistent<f32, D>,
+    /// Steps done, and the rates of the step that they lead to.
+    steps: Persistent<u64, D>,
+    rates: Persistent<f32, D>,
+}
+
+/// Everything that lets the host run ahead.
+#[derive(Debug)]
+pub(super) struct Ahead<D: Feed> {
+    config: AheadConfig,
+    graph: Option<D::Graph>,
+    /// Why no step is captured or replayed any more.
+    refusal: Option<String>,
+    replays: u64,
+    slots: D::Slots,
+    /// Whether a batch was sent that no step has taken.
+    is_sent: bool,
+    buffers: Buffers<D>,
+    /// The losses of the steps since the last reading, on the device and for the host.
+    losses: Persistent<f32, D>,
+    read: Vec<f32>,
+    /// Images of these steps.
+    images: Vec<usize>,
+    /// Of the last whole step, and whether the one before had the same.
+    signature: Option<StepSignature>,
+    repeats: bool,
+}
+
+impl<D: Feed> Ahead<D> {
+    pub(super) fn new(
+        arena: &Arena<D>,
+        config: AheadConfig,
+        batch: usize,
+    ) -> Result<Self, TrainError> {
+        let (batch_bytes, losses) =
+            (batch.saturating_mul(SAMPLE_BYTES), usize::from(config.loss_every.get()));
+        let slots = D::slots(arena, batch_bytes)?;
+        let buffers = Buffers {
+            input: arena.persistent(batch_bytes)?,
+            loss: arena.persistent(1)?,
+            steps: arena.persistent(1)?,
+            rates: arena.persistent(2)?,
+        };
+        Ok(Self {
+            config,
+            graph: None,
+            refusal: None,
+            replays: 0,
+            slots,
+            is_sent: false,
+            buffers,
+            losses: arena.persistent(losses)?,
+            read: vec![0.0; losses],
+            images: Vec::with_capacity(losses),
+            signature: None,
+            repeats: false,
+        })
+    }
+
+    /// Begins anew after `step` steps: with other data, other steps are to be captured.
+    pub(super) fn restart(&mut self, step: u64) -> Result<(), TrainError> {
+        if self.is_sent {
+            D::take(&mut self.slots, self.buffers.input.view_mut())?;
+            self.is_sent = false;
+        }
+        (self.graph, self.refusal, self.replays) = (None, None, 0);
+        (self.signature, self.repeats) = (None, false);
+        self.images.clear();
+        Ok(self.buffers.steps.view_mut().write(&[step])?)
+    }
+
+    /// How often a graph was replayed, and why none is any more.
+    pub(super) fn replays(&self) -> (u64, Option<String>) {
+        (self.replays, self.refusal.clone())
+    }
+
+    /// Sends the batch of the next step, unless that was done.
+    fn send(&mut self, data: &Dataset, indices: &[u32]) -> Result<(), TrainError> {
+        if self.is_sent {
+            return Ok(());
+        }
+        let mut gathered = Ok(());
+        D::send(&mut self.slots, |bytes| {
+            let len = bytes.len().min(indices.len() * SAMPLE_BYTES);
+            gathered = gather_batch(data, indices, &mut bytes[..len]);
+        })?;
+        self.is_sent = true;
+        Ok(gathered?)
+    }
+
+    /// Queues the step of the batch that was sent, and keeps its loss on the device.
+    fn step<B: Backend<Device = D>>(
+        &mut self,
+        arena: &mut Arena<D>,
+        model: &mut Cnn<B>,
+        work: Work<'_>,
+    ) -> Result<(), TrainError> {
+        D::take(&mut self.slots, self.buffers.input.view_mut())?;
+        self.is_sent = false;
+        if !self.replay(arena, model, work) {
+            let buffers = &mut self.buffers;
+            arena.scope_with(work.key(), |scope| queue(scope, model, buffers, work))?;
+            let signature = arena.signature();
+            self.repeats = work.is_whole && self.signature == signature;
+            if work.is_whole {
+                self.signature = signature;
+            }
+        }
+        let at = self.images.len();
+        self.losses.view_mut().range(at..=at)?.copy_from(self.buffers.loss.view())?;
+        self.images.push(work.images);
+        Ok(())
+    }
+
+    /// Replays the step, captured before or now. False where it is to be queued in the ordinary way:
+    /// nothing of it is queued then.
+    fn replay<B: Backend<Device = D>>(
+        &mut self,
+        arena: &mut Arena<D>,
+        model: &mut Cnn<B>,
+        work: Work<'_>,
+    ) -> bool {
+        if !self.config.graph || !work.is_whole || self.refusal.is_some() {
+            return false;
+        }
+        if self.graph.is_none() && self.repeats {
+            let buffers = &mut self.buffers;
+            match D::capture(arena, work.key(), |scope| queue(scope, model, buffers, work)) {
+                Ok(graph) => self.graph = Some(graph),
+                Err(error) => {
+                    self.refusal = Some(format!("the step was not captured: {error}"));
+                    // What the close of the captured scope left behind has the same cause; a device
+                    // that is lost says so again.
+                    let _ = arena.check();
+                }
+            }
+        }
+        let Some(graph) = &self.graph else { return false };
+        match D::replay(graph, arena) {
+            Ok(()) => {
+                self.replays += 1;
+                true
+            }
+            Err(error) => {
+                self.refusal = Some(format!("the captured step was not replayed: {error}"));
+                self.graph = None;
+                false
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.images.len() == self.read.len()
+    }
+
+    /// Waits for the steps since the last reading; gives each one's loss and images.
+    fn read_losses(&mut self) -> Result<impl Iterator<Item = (f32, usize)> + '_, TrainError> {
+        let read = &mut self.read[..self.images.len()];
+        self.losses.view().range(..read.len())?.read_into(read)?;
+        Ok(read.iter().copied().zip(self.images.drain(..)))
+    }
+}
+
+/// What was seen of steps beside their losses: see [`Trained`](super::Trained).
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) off_the_mark: u64,
+    pub(super) library_allocations_per_step: u64,
+}
+
+/// What a step is to do.
+#[derive(Debug, Clone, Copy)]
+struct Work<'c> {
+    optimizer: &'c Optimizer,
+    images: usize,
+    is_whole: bool,
+    steps_in_all: u64,
+}
+
+impl Work<'_> {
+    fn key(&self) -> ScopeOptions {
+        TRAIN.variant(self.images as u64)
+    }
+}
+
+/// One step over the batch in the buffers: nothing in it waits, or reads what the host may change.
+fn queue<B: Backend>(
+    scope: &Scope<'_, '_, B::Device>,
+    model: &mut Cnn<B>,
+    buffers: &mut Buffers<B::Device>,
+    work: Work<'_>,
+) -> Result<(), TrainError> {
+    let Work { optimizer, images, steps_in_all, .. } = work;
+    let Buffers { input, loss, steps, rates } = buffers;
+    let mut pixels = scope.alloc(images * IMAGE_LEN)?;
+    let mut labels = scope.alloc(images)?;
+    let sent = input.view().range(..images * SAMPLE_BYTES)?;
+    model.backend().unpack_batch(IMAGE_LEN, sent, pixels.view_mut(), labels.view_mut())?;
+    let found = model.gradients(scope, pixels, labels)?;
+    optimizer.advance(model.backend(), steps_in_all, steps.view_mut(), rates.view_mut())?;
+    model.update_scheduled(optimizer, rates.view())?;
+    Ok(loss.view_mut().copy_from(found.mean.view())?)
+}
+
+impl<B: Backend> Trainer<B> {
+    /// The steps of an epoch, ahead of the host. `after_step` is told the steps whose losses were
+    /// read, and says whether to stop.
+    pub(super) fn epoch_ahead(
+        &mut self,
+        data: &Dataset,
+        batches: Skip<Chunks<'_, u32>>,
+        (last_step, stop): (u64, &AtomicBool),
+        seen: &mut Seen,
+        mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
+    ) -> Result<(), TrainError> {
+        let Self { config, arena, model, ahead: Some(ahead), step } = self else { return Ok(()) };
+        let steps_in_all = config.epochs * config.steps_per_epoch(data.len());
+        let mut batches: Peekable<_> = batches.peekable();
+        while let Some(indices) = batches.next() {
+            let library_before = heap::library_allocations();
+            let images = indices.len();
+            let is_whole = images == config.batch;
+            let work = Work { optimizer: &config.optimizer, images, is_whole, steps_in_all };
+            ahead.send(data, indices)?;
+            ahead.step(arena, model, work)?;
+            *step += 1;
+            let is_last = *step >= last_step;
+            // While the device computes.
+            if let Some(next) = batches.peek()
+                && !is_last
+            {
+                ahead.send(data, next)?;
+            }
+            let library = heap::library_allocations() - library_before;
+            seen.library_allocations_per_step = seen.library_allocations_per_step.max(library);
+            let stats = arena.stats();
+            seen.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
+            let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
+            if ends || ahead.is_full() {
+                let first = *step - ahead.images.len() as u64;
+                let mut is_over = false;
+                for (step, (loss, images)) in (first + 1..).zip(ahead.read_losses()?) {
+                    is_over |= after_step(step, loss, images, stats);
+                }
+                if is_over {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
