@@ -118,7 +118,7 @@ impl<D: Device> RawArena<D> {
             return Err(error); // Its drop gives the slot of its plan back.
         }
         std::mem::forget(buffer); // Its drop would be logged, and it never was.
-        self.release_quietly(before);
+        self.take_back_alone(before);
         self.zones.take_back(before.cursor_bytes);
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.pop();

@@ -249,6 +249,14 @@ impl<D: Device> RawArena<D> {
         }
     }
 
+    /// Takes the request made last back, of which `before` is the cursor: as if it had not been made.
+    pub(super) fn take_back_alone(&self, before: Checkpoint) {
+        if let Some(separate) = &self.separate {
+            self.release_quietly(before);
+            separate.lock().requests -= 1;
+        }
+    }
+
     /// Where a buffer that is not empty lies by the zones: its address alone does not tell if it is an
     /// allocation of its own.
     pub(crate) fn offset_of_buffer(&self, address: u64) -> u64 {

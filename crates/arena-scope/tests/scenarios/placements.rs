@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arena_scope::device::{Call, CallCounts};
 use arena_scope::{
-    Alignment, Arena, Device, Error, ErrorKind, EventLog, GuardZone, Host, Placement, Probe, Reset,
-    Scope, ScopeOptions, Stats, StepSignature, Transient,
+    Alignment, Arena, Device, Error, ErrorKind, EventLog, GuardZone, Host, Placement, PlannedSlot,
+    Probe, Reset, Scope, ScopeOptions, SlotTable, Stats, StepSignature, Transient,
 };
 use rstest::rstest;
 
@@ -386,12 +386,25 @@ fn a_request_that_the_device_refuses_changes_nothing(
         switch.fail_nth(call, n);
         assert!(matches!(step.upload(&[2_u8; 50]).unwrap_err().kind(), ErrorKind::Device(_)));
         assert_eq!(without_allocations(step.stats()), before);
+        let obtained = u64::from(call != Call::Obtain);
+        assert_eq!(counts.calls(Call::Release), obtained, "nothing is held for it");
         assert_eq!(step.upload(&[3_u8; 50])?.as_slice(), [3; 50]);
         assert_eq!(x.as_slice(), [1; 100]);
         Ok::<_, Error>(())
     })?;
+    let request = arena.scope(|step| {
+        drop(step.alloc::<u8>(1)?);
+        switch.fail_nth(call, n);
+        assert!(step.upload(&[2_u8; 50]).is_err());
+        let error = step.scope(|inner| {
+            write_at(inner, &inner.alloc::<u8>(1)?, 1);
+            Ok::<_, Error>(())
+        });
+        Ok::<_, Error>(found(&error.unwrap_err()).request)
+    })?;
+    assert_eq!(request, 1, "it counts for nothing, and each step counts anew");
     drop(arena);
-    let refused = u64::from(call == Call::Obtain);
+    let refused = 2 * u64::from(call == Call::Obtain);
     assert_eq!(counts.calls(Call::Obtain) - refused, counts.calls(Call::Release));
     Ok(())
 }
@@ -413,4 +426,23 @@ fn a_close_that_the_device_refuses_says_so_and_releases_the_rest(#[case] call: C
     assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::Device(_)));
     assert_eq!(traffic(&counts), (2, 2));
     arena.scope(|step| step.upload(&[1_u8; 100]).map(drop))
+}
+
+#[test]
+fn in_separate_allocations_a_plan_is_not_followed_and_its_step_bumps() -> Outcome {
+    let (mut arena, counts) = separate()?;
+    let slots = [(0, 100), (0, 100)].map(|(offset_bytes, bytes)| PlannedSlot {
+        offset_bytes,
+        bytes,
+        alignment: Alignment::DEFAULT,
+    });
+    arena.install_plan(NAMED, SlotTable::new(&slots)?)?;
+    arena.scope_with(NAMED, |step| {
+        drop(step.alloc::<u8>(100)?);
+        assert_eq!(step.alloc::<u8>(100)?.offset_bytes(), 256);
+        Ok::<_, Error>(())
+    })?;
+    assert_eq!(traffic(&counts), (2, 2));
+    assert_eq!(arena.plan_deviations(NAMED).map(|seen| seen.steps), Some(0));
+    Ok(())
 }
