@@ -57,6 +57,7 @@ impl Requests {
             optimizer: Optimizer::Adam(AdamConfig::default()),
             seed: 1,
             steps: None,
+            ahead: None,
         };
         let any = ByteSize::bytes_exact(1 << 61);
         let mut trainer =
