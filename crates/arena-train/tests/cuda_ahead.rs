@@ -133,8 +133,7 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
-/// A run that goes on after a stop counts the device's steps from there, and does not take the batch
-/// that was sent before the stop for its own.
+/// A run that goes on after a stop counts the device's steps from there, and captures its step anew.
 #[test]
 fn a_run_that_was_stopped_goes_on_as_if_it_had_not() {
     let _standin = Standin::load().unwrap();
@@ -196,6 +195,17 @@ fn a_replayed_step_is_one_launch_and_waits_only_for_its_losses(#[case] loss_ever
     let readings = 2 / u64::from(loss_every);
     assert_eq!(found, [2, 0, 0, readings], "launches, kernels, makes, waits");
     assert_eq!(standin.calls("cuEventSynchronize"), 0, "nothing waits for a slot");
+
+    // Each launch is followed by the copy of the next batch, before anything waits or is launched.
+    let names = standin.call_names();
+    let after_launches = names.split(|name| name == "cuGraphLaunch").skip(1);
+    let copies: Vec<bool> = after_launches
+        .map(|calls| {
+            let until = calls.iter().take_while(|name| !WAITS.contains(&name.as_str()));
+            until.into_iter().any(|name| name == "cuMemcpyHtoDAsync_v2")
+        })
+        .collect();
+    assert_eq!(copies, [true, true, true, true, false], "no batch comes after the last");
 }
 
 #[rstest]
@@ -218,6 +228,29 @@ fn a_refused_graph_leaves_ordinary_steps(#[case] call: &str, #[case] what: &str)
     assert_same(&found, &plain);
     drop(trainer);
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
+/// What the close of the captured scope leaves behind does not fail the ordinary step.
+#[test]
+fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
+    let standin = Standin::load().unwrap();
+    let plain = run(&config(adam(), Reset::Zero, ahead(false, 1)));
+    standin.reset(0);
+    let mut trainer = trainer(&config(adam(), Reset::Zero, ahead(true, 1)));
+    let mut losses = Vec::new();
+    let trained = trainer
+        .train(&data().train, &AtomicBool::new(false), |report| {
+            losses.push(report.loss);
+            if report.step == 2 {
+                standin.fail_nth("cuLaunchKernel", 1, NOT_SUPPORTED);
+                standin.fail_nth("cuMemsetD8Async", 1, NOT_SUPPORTED);
+            }
+        })
+        .unwrap();
+    assert_eq!((standin.failures_to_come(), trained.replays), (0, 0));
+    let refusal = trained.graph_refusal.unwrap();
+    assert!(refusal.contains("not captured") && refusal.contains("load_batch"), "{refusal}");
+    assert_eq!(bits(&losses), bits(&plain.losses));
 }
 
 #[test]
