@@ -101,14 +101,26 @@ impl<D: Device> RawArena<D> {
 
     /// A scope opens inside another.
     pub fn enter_inner(&self) {
-        self.plans.borrow_mut().open();
-        self.log_event(Event::Open);
+        // What minds drops, a plan or a log, is all that minds scopes.
+        if self.minds_drops.get() {
+            self.plans.borrow_mut().open();
+            self.log_event(Event::Open);
+        }
     }
 
     /// The innermost scope has closed; `root` says that it was the last. What a plan gave out in it
     /// may be given out again: the caller has put the cursor back, which says that nothing of it is
     /// used any more.
+    #[inline]
     pub fn leave(&self, root: bool) {
+        if self.minds_drops.get() {
+            self.leave_watched(root);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_watched(&self, root: bool) {
         self.plans.borrow_mut().close(root);
         self.log_event(Event::Close);
         if root {
@@ -119,8 +131,10 @@ impl<D: Device> RawArena<D> {
     /// The innermost scope ends with the one around it, because its guard was forgotten: what it has
     /// given out stays taken until then.
     pub fn merge_inner(&self) {
-        self.plans.borrow_mut().merge();
-        self.log_event(Event::Close);
+        if self.minds_drops.get() {
+            self.plans.borrow_mut().merge();
+            self.log_event(Event::Close);
+        }
     }
 
     /// Fills the slots that a plan gave out in the innermost scope.
