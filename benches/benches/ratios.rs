@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use arena_benches::planned::Window;
+use arena_benches::planned::{LongStep, Loop};
 use arena_benches::trace::{self, Step};
 use arena_benches::workload::{Allocator, Watermark};
 
@@ -52,22 +52,25 @@ fn against<P: Allocator>(step: &Step) {
     report("step_with_drops", pairs(step, || ours.step(step), || peer.step(step)));
 }
 
-/// Nanoseconds for an allocation and its drop under a plan of so many slots, beside the bump.
-fn replayed(buffers: usize) {
-    let mut planned = Window::planned(buffers).expect("the host has room");
-    let mut bumped = Window::bumped(buffers).expect("the host has room");
-    let rounds = (ALLOCATIONS / 4).div_ceil(buffers);
-    let nanoseconds = |window: &mut Window| {
-        let step = || window.step().expect("the arena was sized for it");
-        seconds(rounds, step) * 1e9 / (rounds * buffers) as f64
+/// Nanoseconds for an allocation and its drop in a long step, under its plan and under the bump.
+fn replayed(name: &str, step: &LongStep) {
+    let mut planned = Loop::planned(step).expect("the host has room");
+    let mut bumped = Loop::bumped(step).expect("the host has room");
+    let rounds = (ALLOCATIONS / 4).div_ceil(step.buffers());
+    let nanoseconds = |steps: &mut Loop| {
+        let step_seconds = seconds(rounds, || steps.step().expect("the arena was sized for it"));
+        step_seconds * 1e9 / (rounds * step.buffers()) as f64
     };
     let mut times: Vec<[f64; 2]> =
         (0..PAIRS).map(|_| [nanoseconds(&mut planned), nanoseconds(&mut bumped)]).collect();
     assert_eq!(planned.deviations(), Some(0));
-    for (which, name) in ["planned", "bump"].into_iter().enumerate() {
+    for (which, placement) in ["planned", "bump"].into_iter().enumerate() {
         times.sort_by(|one, other| one[which].total_cmp(&other[which]));
         let [median, min, max] = [PAIRS / 2, 0, PAIRS - 1].map(|at| times[at][which]);
-        println!("{name:<15} {buffers:>6} pairs  {median:>5.2} ns a pair ({min:.2} to {max:.2})");
+        println!(
+            "{name:<15} {placement:<15} {:>6} pairs  {median:>5.2} ns a pair ({min:.2} to {max:.2})",
+            step.buffers()
+        );
     }
 }
 
@@ -80,7 +83,8 @@ fn main() {
         against::<bumpalo::Bump>(&step);
         against::<bump_scope::Bump>(&step);
     }
+    replayed("recorded", &LongStep::recorded().expect("the step is in the repository"));
     for buffers in [100, 10_000, 100_000] {
-        replayed(buffers);
+        replayed("ring", &LongStep::ring(buffers).expect("a plan of that many slots"));
     }
 }

@@ -1,54 +1,148 @@
-//! A long step under a plan: buffers of varied sizes in a ring, each dropped when [`LIVE`] younger
-//! ones are alive.
+//! Long steps under a plan and under the bump: a recorded training step, and a ring of buffers.
 
 use std::hint::black_box;
+use std::path::Path;
 
 use anyhow::Result;
+use arena_plan::{Buffer, Instance, Options, Plan, formats, slot_table, solve};
 use arena_scope::{Alignment, Arena, ByteSize, Error, Host, PlannedSlot, ScopeOptions, SlotTable};
 
-/// Buffers that are alive at once.
-pub const LIVE: usize = 64;
-
 const STEP: ScopeOptions = ScopeOptions::named("step");
+
+/// Buffers of a [`ring`](LongStep::ring) that are alive at once.
+const LIVE: usize = 64;
+
+/// Its largest buffer.
 const LARGEST_BYTES: u64 = 64 << 10;
 
-/// Buffers of a layer.
+/// Buffers of a layer of it.
 const LAYER: u64 = 24;
 
-/// An arena, and the sizes of a step that it runs.
-#[derive(Debug)]
-pub struct Window {
-    arena: Arena,
-    sizes: Vec<usize>,
+/// A step's requests and drops, and where a plan puts the requests.
+#[derive(Debug, Clone)]
+pub struct LongStep {
+    work: Work,
+    table: SlotTable,
+    sum_bytes: u64,
 }
 
-impl Window {
-    /// A step of so many buffers on an arena that follows a plan for it.
+#[derive(Debug, Clone)]
+enum Work {
+    /// What was recorded, with as many places for handles as it needs.
+    Recorded { ops: Vec<Op>, places: usize },
+    /// A buffer of each size, dropped when [`LIVE`] younger ones are alive.
+    Ring { sizes: Vec<usize> },
+}
+
+/// What a step does next.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    /// Asks for so many bytes, and keeps the handle at a place.
+    Alloc { bytes: usize, place: u32 },
+    /// Drops the handle at a place.
+    Drop { place: u32 },
+}
+
+impl LongStep {
+    /// The largest recorded step, planned: 99,160 buffers of a GPT-2 XL with checkpoints and 16
+    /// micro-batches.
     ///
     /// # Errors
     ///
-    /// When the host has no room, or the plan is refused.
-    pub fn planned(buffers: usize) -> Result<Self> {
-        let sizes = sizes(buffers);
-        let table = SlotTable::new(&ring(&sizes))?;
-        let mut window = Self::on(ByteSize::bytes_exact(table.peak_bytes()), sizes)?;
-        window.arena.install_plan(STEP, table)?;
-        Ok(window)
+    /// When the file cannot be read or planned.
+    pub fn recorded() -> Result<Self> {
+        let file = "../crates/arena-plan/data/steps/gpt2xl_b2_ckpt_amp_accum16.csv";
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file))?;
+        let aligned = |buffer: &Buffer| buffer.aligned(Alignment::DEFAULT.bytes());
+        let buffers = formats::read(&text, None)?.instance.buffers().iter().map(aligned).collect();
+        let plan = solve(&Instance::new(buffers)?, &Options::default()).plan;
+        Ok(Self {
+            work: work_of(&plan)?,
+            table: slot_table(&plan)?,
+            sum_bytes: plan.instance().sum_bytes(),
+        })
     }
 
-    /// The same step on an arena that bumps.
+    /// Buffers of varied sizes, each dropped when [`LIVE`] younger ones are alive, and each planned
+    /// above the one before, round and round in a ring. As sizes vary, most take over bytes of two or
+    /// three former ones: more than in a recorded step.
+    ///
+    /// # Errors
+    ///
+    /// When there are more buffers than a plan may have.
+    pub fn ring(buffers: usize) -> Result<Self> {
+        let sizes = sizes(buffers);
+        let sum_bytes = sizes.iter().map(|&bytes| bytes.next_multiple_of(256) as u64).sum();
+        let table = SlotTable::new(&ring(&sizes))?;
+        Ok(Self { work: Work::Ring { sizes }, table, sum_bytes })
+    }
+
+    /// Requests of the step.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
+        self.table.len()
+    }
+}
+
+/// The requests and drops of a planned step in order. A handle takes the place of one that was dropped
+/// if it can: a program holds as many as are alive.
+fn work_of(plan: &Plan) -> Result<Work> {
+    let buffers = plan.instance().buffers();
+    // At one time deaths come first: lifetimes are half-open.
+    let births = buffers.iter().enumerate().map(|(number, buffer)| (buffer.birth, true, number));
+    let deaths = buffers.iter().enumerate().map(|(number, buffer)| (buffer.death, false, number));
+    let mut events: Vec<(u64, bool, usize)> = births.chain(deaths).collect();
+    events.sort_unstable();
+    let (mut place_of, mut free, mut places) = (vec![0; buffers.len()], Vec::new(), 0_u32);
+    let mut ops = Vec::with_capacity(events.len());
+    for (_, born, number) in events {
+        if born {
+            let place = free.pop().unwrap_or_else(|| {
+                places += 1;
+                places - 1
+            });
+            place_of[number] = place;
+            ops.push(Op::Alloc { bytes: usize::try_from(buffers[number].size_bytes)?, place });
+        } else {
+            free.push(place_of[number]);
+            ops.push(Op::Drop { place: place_of[number] });
+        }
+    }
+    Ok(Work::Recorded { ops, places: places as usize })
+}
+
+/// An arena that runs a long step again and again.
+#[derive(Debug)]
+pub struct Loop {
+    arena: Arena,
+    work: Work,
+}
+
+impl Loop {
+    /// On an arena that follows the step's plan, with just its capacity.
     ///
     /// # Errors
     ///
     /// When the host has no room.
-    pub fn bumped(buffers: usize) -> Result<Self> {
-        let sizes = sizes(buffers);
-        let sum_bytes = sizes.iter().map(|&bytes| bytes.next_multiple_of(256) as u64).sum();
-        Self::on(ByteSize::bytes_exact(sum_bytes), sizes)
+    pub fn planned(step: &LongStep) -> Result<Self> {
+        let mut planned = Self::on(step.table.peak_bytes(), step)?;
+        planned.arena.install_plan(STEP, step.table.clone())?;
+        Ok(planned)
     }
 
-    fn on(capacity: ByteSize, sizes: Vec<usize>) -> Result<Self> {
-        Ok(Self { arena: Arena::builder(Host::new()).capacity(capacity).build()?, sizes })
+    /// On an arena that bumps. Its pages are never touched, so the host needs no memory for them.
+    ///
+    /// # Errors
+    ///
+    /// When the host has no room.
+    pub fn bumped(step: &LongStep) -> Result<Self> {
+        Self::on(step.sum_bytes, step)
+    }
+
+    fn on(capacity_bytes: u64, step: &LongStep) -> Result<Self> {
+        let capacity = ByteSize::bytes_exact(capacity_bytes);
+        let arena = Arena::builder(Host::new()).capacity(capacity).build()?;
+        Ok(Self { arena, work: step.work.clone() })
     }
 
     /// Runs the step: one allocation and one drop for each buffer.
@@ -57,14 +151,28 @@ impl Window {
     ///
     /// The arena's; there is none if it works.
     pub fn step(&mut self) -> Result<(), Error> {
-        self.arena.scope_with(STEP, |scope| {
-            let mut live = [const { None }; LIVE];
-            for (at, &bytes) in self.sizes.iter().enumerate() {
-                let place = &mut live[at % LIVE];
-                *place = None; // The oldest goes before the new one comes.
-                *place = Some(scope.alloc::<u8>(black_box(bytes))?);
+        self.arena.scope_with(STEP, |scope| match &self.work {
+            Work::Recorded { ops, places } => {
+                let mut live: Vec<_> = (0..*places).map(|_| None).collect();
+                for op in ops {
+                    match *op {
+                        Op::Alloc { bytes, place } => {
+                            live[place as usize] = Some(scope.alloc::<u8>(black_box(bytes))?);
+                        }
+                        Op::Drop { place } => live[place as usize] = None,
+                    }
+                }
+                Ok(())
             }
-            Ok(())
+            Work::Ring { sizes } => {
+                let mut live = [const { None }; LIVE];
+                for (at, &bytes) in sizes.iter().enumerate() {
+                    let place = &mut live[at % LIVE];
+                    *place = None; // The oldest goes before the new one comes.
+                    *place = Some(scope.alloc::<u8>(black_box(bytes))?);
+                }
+                Ok(())
+            }
         })
     }
 
@@ -83,8 +191,7 @@ fn sizes(buffers: usize) -> Vec<usize> {
     (1..=LAYER).map(size).cycle().take(buffers).collect()
 }
 
-/// Each buffer above the one before, round and round in a ring that [`LIVE`] of them never fill. As
-/// sizes vary, most take over bytes of two former ones.
+/// Each buffer above the one before, in a ring that [`LIVE`] of them never fill.
 fn ring(sizes: &[usize]) -> Vec<PlannedSlot> {
     let ring_bytes = (LIVE as u64 + 1) * LARGEST_BYTES;
     let mut next_bytes = 0;
@@ -99,11 +206,15 @@ fn ring(sizes: &[usize]) -> Vec<PlannedSlot> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
-    #[test]
-    fn the_step_is_as_planned() -> Result<()> {
-        let mut planned = Window::planned(1000)?;
+    #[rstest]
+    #[case::ring(LongStep::ring(1000))]
+    #[case::recorded(LongStep::recorded())]
+    fn the_step_is_as_planned(#[case] step: Result<LongStep>) -> Result<()> {
+        let mut planned = Loop::planned(&step?)?;
         planned.step()?;
         planned.step()?;
         assert_eq!(planned.deviations(), Some(0));

@@ -123,10 +123,15 @@ impl<D: Device> Fences<D> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Whether another stream may be using buffers now.
+    /// Whether there is anything to know: a declared stream, a failure.
     #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Whether another stream may be using buffers now.
     pub(crate) fn any_declared(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) && !self.lock().declared.is_empty()
+        self.is_busy() && !self.lock().declared.is_empty()
     }
 
     /// The declared stream that `is_it` recognises.

@@ -25,6 +25,7 @@ use crate::region::Region;
 use crate::stats::Stats;
 use crate::zones::Zones;
 
+use plan::Placed;
 use separate::Separate;
 
 /// What poisoned memory is filled with: every float of every width reads as NaN, every signed
@@ -39,14 +40,15 @@ pub const POISON_BYTE: u8 = 0xff;
 pub struct RawArena<D: Device = Host> {
     /// Whether a dropped handle matters, to a log or to a plan: all that a drop looks at.
     minds_drops: Cell<bool>,
-    /// A plan places requests, and nobody logs them and no error waits.
-    follows_plan: Cell<bool>,
+    /// Somebody logs requests, or an error waits, or each buffer is an allocation of its own: no request
+    /// and no drop goes by without a look.
+    is_watched: Cell<bool>,
     zones: Zones,
     region: Arc<Region<D>>,
     /// Why requests take the slow path: they are logged, a plan places them, fresh memory is poisoned
     /// first, an error waits, or each buffer is an allocation of its own. With none of these the fast path is open.
     log: RefCell<Option<EventLog>>,
-    plans: RefCell<Plans>,
+    plans: Plans,
     poisoned_to: Cell<Option<u64>>,
     deferred: RefCell<Option<Error>>,
     demand: Option<RefCell<Demand>>,
@@ -94,9 +96,9 @@ impl<D: Device> RawArena<D> {
             zones: Zones::new(base_address, capacity.bytes()),
             region,
             log: RefCell::new(None),
-            plans: RefCell::new(Plans::default()),
+            plans: Plans::default(),
             minds_drops: Cell::new(false),
-            follows_plan: Cell::new(false),
+            is_watched: Cell::new(false),
             poisoned_to: Cell::new(None),
             deferred: RefCell::new(None),
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
@@ -225,8 +227,10 @@ impl<D: Device> RawArena<D> {
         }
         let alignment = alignment.max(Alignment::of::<T>());
         let bytes = len as u64 * size_of::<T>() as u64;
-        let (offset_bytes, slot) = self.place_as_planned(bytes, alignment)?;
-        let address = self.zones.base_address() + offset_bytes;
+        let Placed { address, slot } = self.place_as_planned(bytes, alignment);
+        if address == 0 {
+            return None;
+        }
         // SAFETY: as in `transient_slowly`.
         Some(unsafe { Transient::new(address, len, self, slot) })
     }
@@ -268,12 +272,11 @@ impl<D: Device> RawArena<D> {
                 (address, offset_bytes, NO_SLOT)
             }
             None => {
-                let placed = self.place_by_plan(bytes, alignment);
-                let (offset_bytes, slot) = match placed {
+                let (address, slot) = match self.place_by_plan(bytes, alignment) {
                     Some(placed) => placed,
-                    None => (self.place_by_bump(bytes, alignment)?.start_bytes, NO_SLOT),
+                    None => (self.address_of(self.place_by_bump(bytes, alignment)?), NO_SLOT),
                 };
-                (self.zones.base_address() + offset_bytes, offset_bytes, slot)
+                (address, self.offset_of(address), slot)
             }
         };
         if let Some(log) = self.log.borrow_mut().as_mut() {
@@ -301,7 +304,7 @@ impl<D: Device> RawArena<D> {
     #[must_use]
     #[inline]
     pub fn offset_of(&self, address: u64) -> u64 {
-        address - self.zones.base_address()
+        self.zones.offset_of(address)
     }
 
     // --- the way back -------------------------------------------------------------------------

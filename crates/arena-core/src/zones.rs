@@ -66,6 +66,12 @@ impl Zones {
         self.base_address
     }
 
+    /// An address of the region as an offset from its base.
+    #[inline]
+    pub(crate) fn offset_of(&self, address: u64) -> u64 {
+        address - self.base_address
+    }
+
     fn cursor_address(&self) -> u64 {
         self.cursor_ahead.get() - AHEAD
     }

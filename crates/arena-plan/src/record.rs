@@ -51,14 +51,17 @@ fn free(trace: &mut Trace, at: &mut HashMap<u64, usize>, offset_bytes: u64) {
     }
 }
 
-/// The slots of a plan, for an arena to replay.
+/// The slots of a plan, for an arena to replay: in the order of births, which an instance from a file
+/// need not have.
 ///
 /// # Errors
 ///
 /// [`SlotTableError`] for more slots than an arena can follow, or an alignment that no region has.
 pub fn slot_table(plan: &Plan) -> Result<SlotTable, SlotTableError> {
-    let buffers = plan.instance().buffers().iter().zip(plan.offsets_bytes());
+    let mut buffers: Vec<_> = plan.instance().buffers().iter().zip(plan.offsets_bytes()).collect();
+    buffers.sort_by_key(|(buffer, _)| buffer.birth);
     let slots: Vec<PlannedSlot> = buffers
+        .into_iter()
         .filter(|(buffer, _)| buffer.size_bytes > 0)
         .map(|(buffer, &offset_bytes)| PlannedSlot {
             offset_bytes,

@@ -176,6 +176,7 @@ impl<D: Device> Arena<D> {
         options: ScopeOptions,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
     ) -> Result<R, E> {
+        self.state.prepare_root(options);
         run(&self.state, 0, options, body)
     }
 
@@ -194,6 +195,7 @@ impl<D: Device> Arena<D> {
     ///
     /// As for [`enter`](Self::enter).
     pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
+        self.state.prepare_root(options);
         Guard::open(&self.state, 0, options)
     }
 

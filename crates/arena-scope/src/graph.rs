@@ -56,6 +56,7 @@ impl<D: Captures> Arena<D> {
         options: ScopeOptions,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<(), E>,
     ) -> Result<StepGraph<D>, E> {
+        self.state.prepare_root(options);
         let state = &self.state;
         let refuse =
             |reason: &str| Error::from(ErrorKind::NotCaptured { reason: reason.to_owned() });

@@ -42,8 +42,10 @@ pub(crate) struct State<D: Device> {
     pub(crate) observer: RefCell<Option<Observer>>,
     pub(crate) plans: RefCell<PlanKeys>,
     pub(crate) planning: RefCell<Option<Planning>>,
-    /// What the open root scope was opened with, and the plan that it follows.
-    root: Cell<(ScopeOptions, Option<PlanId>)>,
+    /// What the open root scope was opened with.
+    root: Cell<ScopeOptions>,
+    /// The plan that it follows, or the next one will.
+    root_plan: Option<PlanId>,
     /// The kinds of step that were captured, and the last signature of each.
     pub(crate) captured: CapturedKinds,
 }
@@ -73,7 +75,8 @@ impl<D: Device> State<D> {
             observer: RefCell::new(None),
             plans: RefCell::new(PlanKeys::default()),
             planning: RefCell::new(None),
-            root: Cell::new((ScopeOptions::default(), None)),
+            root: Cell::new(ScopeOptions::default()),
+            root_plan: None,
             captured: CapturedKinds::default(),
         }
     }
@@ -135,11 +138,9 @@ impl<D: Device> State<D> {
     }
 
     fn enter_root(&self, options: ScopeOptions) -> Result<(), Error> {
-        self.install_ready();
-        let plan = self.plans.borrow().find(options);
-        self.raw.enter_root(plan)?;
-        self.root.set((options, plan));
-        let plan_id = plan.and_then(|plan| self.raw.plan_table_id(plan));
+        self.raw.enter_root()?;
+        self.root.set(options);
+        let plan_id = self.root_plan.and_then(|plan| self.raw.plan_table_id(plan));
         self.running.restart(plan_id.unwrap_or(0));
         if let Some(observer) = self.observer.borrow_mut().as_mut() {
             observer.open(&self.raw, options);
@@ -201,7 +202,7 @@ impl<D: Device> State<D> {
 
     /// Installs a plan for a key, between root scopes.
     pub(crate) fn install_plan(
-        &self,
+        &mut self,
         options: ScopeOptions,
         table: SlotTable,
     ) -> Result<(), Error> {
@@ -223,13 +224,21 @@ impl<D: Device> State<D> {
         Ok(())
     }
 
-    /// Installs what the planner has ready. A plan that does not fit (kept buffers may have grown)
-    /// leaves its steps as they are.
-    fn install_ready(&self) {
-        if let Some(planning) = self.planning.borrow_mut().as_mut() {
-            while let Some((options, table)) = planning.planner.ready() {
-                let _ = self.install_plan(options, table);
-            }
+    /// Before a root scope opens: installs what the planner has ready, and selects the plan that the
+    /// scope will follow.
+    pub(crate) fn prepare_root(&mut self, options: ScopeOptions) {
+        self.settle_all();
+        self.install_ready();
+        self.root_plan = self.plans.get_mut().find(options);
+        self.raw.select_plan(self.root_plan);
+    }
+
+    /// A plan that does not fit (kept buffers may have grown) leaves its steps as they are.
+    fn install_ready(&mut self) {
+        while let Some(planning) = self.planning.get_mut()
+            && let Some((options, table)) = planning.planner.ready()
+        {
+            let _ = self.install_plan(options, table);
         }
     }
 
@@ -238,7 +247,7 @@ impl<D: Device> State<D> {
     fn tell_planner(&self) {
         let mut planning = self.planning.borrow_mut();
         let Some(Planning { planner, patience }) = planning.as_mut() else { return };
-        let (options, plan) = self.root.get();
+        let (options, plan) = (self.root.get(), self.root_plan);
         let deviated = plan.and_then(|plan| Some((plan, self.raw.plan_deviations(plan)?.steps)));
         let in_a_row =
             deviated.map_or(0, |(plan, steps)| self.plans.borrow_mut().note_step(plan, steps));
@@ -343,31 +352,15 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        match self.raw.bump::<T>(len, alignment) {
-            Some(buffer) => {
-                self.sign(self.raw.offset_of(buffer.address()), &buffer, alignment, depth);
-                Ok(buffer)
-            }
-            None => {
-                cold_path();
-                self.alloc_slowly(len, alignment, depth)
-            }
-        }
-    }
-
-    /// Not marked cold: under a plan every request comes here.
-    #[inline(never)]
-    fn alloc_slowly<T: Pod>(
-        &self,
-        len: usize,
-        alignment: Alignment,
-        depth: u32,
-    ) -> Result<Transient<'_, T, D>, Error> {
-        if let Some(buffer) = self.raw.planned(len, alignment) {
-            self.sign(self.raw.offset_of(buffer.address()), &buffer, alignment, depth);
-            return Ok(buffer);
-        }
-        self.alloc_watched(len, alignment, depth)
+        let placed = self.raw.bump::<T>(len, alignment);
+        let Some(buffer) = placed.or_else(|| self.raw.planned(len, alignment)) else {
+            cold_path();
+            return self.alloc_watched(len, alignment, depth);
+        };
+        // In range: the buffer lies in a region.
+        let bytes = len as u64 * size_of::<T>() as u64;
+        self.running.add(self.raw.offset_of(buffer.address()), bytes, alignment, depth);
+        Ok(buffer)
     }
 
     #[cold]
@@ -390,24 +383,12 @@ impl<D: Device> State<D> {
     ) -> Result<Transient<'s, T, D>, Error> {
         match outcome {
             Ok(buffer) => {
-                self.sign(buffer.offset_bytes(), &buffer, alignment, depth);
+                let bytes = buffer.len() as u64 * size_of::<T>() as u64;
+                self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
                 Ok(buffer)
             }
             Err(error) => Err(self.in_scope(error, depth)),
         }
-    }
-
-    #[inline]
-    fn sign<T: Pod>(
-        &self,
-        offset_bytes: u64,
-        buffer: &Transient<'_, T, D>,
-        alignment: Alignment,
-        depth: u32,
-    ) {
-        // In range: the buffer lies in a region.
-        let bytes = buffer.len() as u64 * size_of::<T>() as u64;
-        self.running.add(offset_bytes, bytes, alignment, depth);
     }
 
     /// Adds what the scope knows to an error.

@@ -27,7 +27,17 @@ pub(crate) const MAX_SLOT: u32 = u32::MAX >> (LEN_BITS - 32);
 /// Dropping it early reuses nothing under the bump; a recording learns from it that the buffer is
 /// dead, and a plan reuses its bytes. No safety rests on the drop being run.
 ///
-/// It can be read from other threads (`Sync`), but not sent to one, for its drop talks to the arena.
+/// It can be read from other threads (`Sync`), but not sent to one, for its drop talks to the arena,
+/// not even to a thread that cannot outlive the scope:
+///
+/// ```compile_fail,E0277
+/// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+/// # let arena = RawArena::new(Host::new(), ByteSize::kib(8)).unwrap();
+/// let buffer = arena.transient::<f32>(4, Alignment::DEFAULT).unwrap();
+/// std::thread::scope(|threads| {
+///     threads.spawn(move || drop(buffer));
+/// });
+/// ```
 ///
 /// # Invariants
 ///

@@ -6,15 +6,18 @@
 #![forbid(unsafe_code)]
 
 mod chosen;
+mod counters;
+mod deviations;
 mod plans;
 mod replay;
+mod script;
 mod slots;
 
 #[cfg(test)]
 mod replay_tests;
 
 pub use chosen::Placement;
+pub use deviations::Deviations;
 pub use plans::PlanId;
-pub(crate) use plans::Plans;
-pub use replay::Deviations;
+pub(crate) use plans::{Planned, Plans};
 pub use slots::{PlannedSlot, SlotTable, SlotTableError};

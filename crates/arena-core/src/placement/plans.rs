@@ -1,151 +1,164 @@
 //! The plans of an arena, and the one that the open step follows.
 
+use std::cell::Cell;
 use std::mem;
 
-use super::replay::{Deviations, Replay};
+use super::deviations::Deviations;
+use super::replay::Replay;
 use super::slots::SlotTable;
 use crate::bytes::Alignment;
-use crate::layout::Span;
 
 /// Names a plan of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanId(pub(super) usize);
 
-/// Plans by number, with where each starts. At most one is followed at a time.
+/// Plans by number. At most one is followed at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
-    /// The plan that the open step follows, or one of no slot, which serves nothing: what every
-    /// request of a planned step looks at, without a way through the list.
-    followed: Planned,
-    /// Which one that is. Its place in `plans` holds the empty one meanwhile.
-    active: Option<usize>,
+    /// The one that the open step follows, or the next one will: what every request of a planned step
+    /// looks at, without a way through the list. Its place in the list holds an empty one meanwhile.
+    selected: Planned,
+    selected_id: Option<PlanId>,
+    is_followed: Cell<bool>,
     plans: Vec<Planned>,
 }
 
+/// A plan, where it starts, and where its step has got to.
 #[derive(Debug, Default)]
-struct Planned {
-    start_bytes: u64,
+pub(crate) struct Planned {
+    start_address: u64,
     replay: Replay,
 }
 
 impl Plans {
-    /// Adds a plan that starts at an offset of the region.
-    pub(crate) fn add(&mut self, table: SlotTable, start_bytes: u64) -> PlanId {
-        self.plans.push(Planned { start_bytes, replay: Replay::new(table) });
+    /// Adds a plan that starts at this address.
+    pub(crate) fn add(&mut self, table: SlotTable, start_address: u64) -> PlanId {
+        self.plans.push(Planned { start_address, replay: Replay::new(table) });
         PlanId(self.plans.len() - 1)
     }
 
     /// Puts another table in the place of a plan's.
-    pub(crate) fn replace(&mut self, id: PlanId, table: SlotTable, start_bytes: u64) {
-        let planned = match self.active {
-            Some(active) if active == id.0 => Some(&mut self.followed),
-            _ => self.plans.get_mut(id.0),
-        };
-        if let Some(planned) = planned {
-            *planned = Planned { start_bytes, replay: Replay::new(table) };
+    pub(crate) fn replace(&mut self, id: PlanId, table: SlotTable, start_address: u64) {
+        self.select(None);
+        if let Some(planned) = self.plans.get_mut(id.0) {
+            *planned = Planned { start_address, replay: Replay::new(table) };
         }
     }
 
-    fn get(&self, id: PlanId) -> Option<&Planned> {
-        if self.active == Some(id.0) { Some(&self.followed) } else { self.plans.get(id.0) }
+    pub(crate) fn get(&self, id: PlanId) -> Option<&Planned> {
+        if self.selected_id == Some(id) { Some(&self.selected) } else { self.plans.get(id.0) }
     }
 
-    pub(crate) fn is_active(&self) -> bool {
-        self.active.is_some()
-    }
-
-    /// Where a plan's bytes lie in the region.
-    pub(crate) fn span(&self, id: PlanId) -> Option<Span> {
-        let Planned { start_bytes, replay } = self.get(id)?;
-        let end_bytes = start_bytes + replay.table().peak_bytes();
-        Some(Span { start_bytes: *start_bytes, end_bytes })
-    }
-
-    pub(crate) fn table(&self, id: PlanId) -> Option<&SlotTable> {
-        self.get(id).map(|planned| planned.replay.table())
-    }
-
-    pub(crate) fn deviations(&self, id: PlanId) -> Option<Deviations> {
-        self.get(id).map(|planned| planned.replay.deviations())
-    }
-
-    /// The active plan's size and what was not as planned, for errors.
-    pub(crate) fn facts(&self) -> Option<(u64, Deviations)> {
-        let replay = &self.followed.replay;
-        self.active.map(|_| (replay.table().peak_bytes(), replay.deviations()))
-    }
-
-    /// A root scope opens and follows `plan`.
-    pub(crate) fn begin(&mut self, plan: PlanId) {
-        self.put_back();
-        if let Some(planned) = self.plans.get_mut(plan.0) {
-            mem::swap(&mut self.followed, planned);
-            self.active = Some(plan.0);
-            self.open();
+    /// Between two steps: the next one will follow `plan`, or none.
+    pub(crate) fn select(&mut self, plan: Option<PlanId>) {
+        if plan != self.selected_id {
+            for id in [self.selected_id, plan].into_iter().flatten() {
+                if let Some(planned) = self.plans.get_mut(id.0) {
+                    mem::swap(&mut self.selected, planned);
+                }
+            }
+            self.selected_id = plan;
         }
+        self.selected.replay.prepare();
     }
 
-    fn put_back(&mut self) {
-        if let Some(active) = self.active.take() {
-            mem::swap(&mut self.followed, &mut self.plans[active]);
-        }
+    /// The plan that the next step will follow.
+    pub(crate) fn selected(&self) -> Option<&Planned> {
+        self.selected_id.map(|_| &self.selected)
     }
 
-    /// A scope opens inside.
-    pub(crate) fn open(&mut self) {
-        if self.is_active() {
-            self.followed.replay.open();
-        }
+    /// The plan that the open step follows.
+    pub(crate) fn followed(&self) -> Option<&Planned> {
+        self.is_followed.get().then_some(&self.selected)
+    }
+
+    /// The same without a look at whether there is one; where there is none it serves nothing.
+    #[inline]
+    pub(crate) fn followed_unchecked(&self) -> &Planned {
+        &self.selected
+    }
+
+    /// A root scope opens and follows the selected plan.
+    pub(crate) fn begin(&self) {
+        self.is_followed.set(true);
+        self.selected.replay.open_root();
     }
 
     /// The innermost scope closes; `root` says that it is the last.
-    pub(crate) fn close(&mut self, root: bool) {
-        if self.is_active() {
-            self.followed.replay.close();
+    pub(crate) fn close(&self, root: bool) {
+        match self.followed() {
+            Some(planned) if root => planned.replay.close_root(),
+            Some(planned) => planned.replay.close(),
+            None => {}
         }
         if root {
-            self.put_back();
+            self.is_followed.set(false);
         }
+    }
+}
+
+impl Planned {
+    /// The address of its first byte.
+    pub(crate) fn start_address(&self) -> u64 {
+        self.start_address
+    }
+
+    pub(crate) fn table(&self) -> &SlotTable {
+        self.replay.table()
+    }
+
+    pub(crate) fn deviations(&self) -> Deviations {
+        self.replay.deviations()
+    }
+
+    /// A scope opens inside.
+    pub(crate) fn open(&self) {
+        self.replay.open();
     }
 
     /// The innermost scope ends with the one around it.
-    pub(crate) fn merge(&mut self) {
-        if self.is_active() {
-            self.followed.replay.merge();
-        }
+    pub(crate) fn merge(&self) {
+        self.replay.merge();
     }
 
-    /// The slot and the offset in the region for a request that is just as planned.
+    /// The slot and the address for a request that repeats an earlier step.
     #[inline]
-    pub(crate) fn place_as_planned(
-        &mut self,
-        bytes: u64,
-        alignment: Alignment,
-    ) -> Option<(u32, u64)> {
-        let Planned { start_bytes, replay } = &mut self.followed;
-        let (slot, offset) = replay.alloc(bytes, alignment)?;
-        Some((slot, *start_bytes + offset))
+    pub(crate) fn place_as_before(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        self.replay.alloc_as_before(bytes, alignment, self.start_address)
     }
 
-    /// The slot and the offset in the region for a request, or `None` if the bump must serve it.
-    pub(crate) fn place(&mut self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
-        self.active?;
-        let Planned { start_bytes, replay } = &mut self.followed;
-        let placed = replay.alloc(bytes, alignment);
-        let (slot, offset) = placed.or_else(|| replay.alloc_off_plan(bytes, alignment))?;
-        Some((slot, *start_bytes + offset))
+    /// The same for a request that does not, but is just as planned.
+    pub(crate) fn place_counted(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        let (slot, offset_bytes) = self.replay.alloc_counted(bytes, alignment)?;
+        Some((slot, self.start_address + offset_bytes))
     }
 
+    /// The same for any request, or `None` if the bump must serve it.
+    pub(crate) fn place(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        let (slot, offset_bytes) = self.replay.alloc(bytes, alignment)?;
+        Some((slot, self.start_address + offset_bytes))
+    }
+
+    /// Whether the drop of a slot's handle repeats an earlier step; it is done with then.
     #[inline]
-    pub(crate) fn drop_slot(&mut self, slot: u32) {
-        self.followed.replay.drop_slot(slot);
+    pub(crate) fn drop_as_before(&self, slot: u32) -> bool {
+        self.replay.drop_as_before(slot)
     }
 
-    /// The span in the region of the first slot at or after `from` that was given out in the innermost
-    /// scope, and the number after it.
-    pub(crate) fn own_span(&self, from: usize) -> Option<(usize, Span)> {
-        let Planned { start_bytes, replay } = &self.followed;
-        let (next, (start, end)) = replay.own_range(from)?;
-        Some((next, Span { start_bytes: start_bytes + start, end_bytes: start_bytes + end }))
+    /// The handle of a slot was dropped.
+    pub(crate) fn drop_slot(&self, slot: u32) {
+        self.replay.drop_counted(slot);
+    }
+
+    /// From here on each request and drop of the step is counted.
+    pub(crate) fn leave_script(&self) {
+        self.replay.leave_script();
+    }
+
+    /// The first slot at or after `from` that was given out in the innermost scope, as addresses, and
+    /// the number after it.
+    pub(crate) fn own_range(&self, from: usize) -> Option<(usize, (u64, u64))> {
+        let (next, (start, end)) = self.replay.own_range(from)?;
+        Some((next, (self.start_address + start, self.start_address + end)))
     }
 }

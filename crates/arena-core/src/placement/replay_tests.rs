@@ -138,6 +138,8 @@ struct Handle {
 
 struct Run<'p> {
     program: &'p Program,
+    /// Whether steps are compared with one before, or each is counted.
+    compares: bool,
     replay: Replay,
     rng: ChaCha8Rng,
     oracle: Oracle,
@@ -151,7 +153,10 @@ struct Run<'p> {
 impl Run<'_> {
     fn step(&mut self, chances: Chances) {
         let program = self.program;
-        self.replay.open();
+        if self.compares {
+            self.replay.prepare();
+        }
+        self.replay.open_root();
         self.scopes = vec![false];
         self.handles = vec![None; program.slots.len()];
         for op in &program.ops {
@@ -233,10 +238,12 @@ impl Run<'_> {
     fn close(&mut self) {
         self.settle();
         self.end_lives_of_depth(self.scopes.len() as u32);
-        self.replay.close();
         self.scopes.pop();
         if self.scopes.is_empty() {
+            self.replay.close_root();
             self.oracle.live.clear();
+        } else {
+            self.replay.close();
         }
     }
 
@@ -262,9 +269,8 @@ impl Run<'_> {
     }
 
     fn ask(&mut self, bytes: u64, alignment: Alignment) -> Option<Handle> {
-        let placed = self.replay.alloc(bytes, alignment);
-        let (slot, start) = placed.or_else(|| self.replay.alloc_off_plan(bytes, alignment))?;
-        let planned = &self.program.slots[slot as usize];
+        let (slot, start) = ask_for(&self.replay, bytes, alignment)?;
+        let planned = &self.program.slots[slot as usize - 1];
         assert!(start == planned.offset_bytes && bytes <= planned.bytes);
         assert!(alignment.divides(start));
         self.oracle.insert(start, start + bytes);
@@ -275,7 +281,7 @@ impl Run<'_> {
 
     fn drop(&mut self, handle: Handle) {
         self.oracle.remove(handle.start);
-        self.replay.drop_slot(handle.slot);
+        drop_slot(&self.replay, handle.slot);
     }
 
     fn chance(&mut self, percent: u32) -> bool {
@@ -317,6 +323,7 @@ fn a_million_deviating_steps_never_overlap_and_the_next_whole_step_is_as_planned
             handles: Vec::new(),
             strays: Vec::new(),
             scopes: Vec::new(),
+            compares: rng.random(),
             program: &program,
         };
         for step in 0..STEPS_PER_PLAN {
@@ -354,22 +361,32 @@ fn replay(slots: &[PlannedSlot]) -> Replay {
     Replay::new(SlotTable::new(slots).unwrap())
 }
 
-fn ask(replay: &mut Replay, bytes: u64) -> Option<u32> {
-    let one = Alignment::ONE;
-    let placed = replay.alloc(bytes, one).or_else(|| replay.alloc_off_plan(bytes, one));
-    placed.map(|(slot, _)| slot)
+/// As an arena asks, for a plan that starts at the address 0.
+fn ask_for(replay: &Replay, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+    let placed = replay.alloc_as_before(bytes, alignment, 0);
+    placed.or_else(|| replay.alloc(bytes, alignment))
+}
+
+fn drop_slot(replay: &Replay, slot: u32) {
+    if !replay.drop_as_before(slot) {
+        replay.drop_counted(slot);
+    }
+}
+
+fn ask(replay: &Replay, bytes: u64) -> Option<u32> {
+    ask_for(replay, bytes, Alignment::ONE).map(|(slot, _)| slot - 1)
 }
 
 #[test]
 fn a_refused_slot_gives_no_credit_to_the_next_on_its_bytes() {
     // P > K > S on the same bytes. P is late, so K is refused; S must not be given out while P lives.
-    let mut replay = replay(&[slot(0, 8), slot(0, 8), slot(0, 8)]);
-    replay.open();
-    assert_eq!(ask(&mut replay, 8), Some(0));
-    assert_eq!(ask(&mut replay, 8), None, "K: P is alive");
-    assert_eq!(ask(&mut replay, 8), None, "S: P is still alive");
-    replay.drop_slot(0);
-    replay.close();
+    let replay = replay(&[slot(0, 8), slot(0, 8), slot(0, 8)]);
+    replay.open_root();
+    assert_eq!(ask(&replay, 8), Some(0));
+    assert_eq!(ask(&replay, 8), None, "K: P is alive");
+    assert_eq!(ask(&replay, 8), None, "S: P is still alive");
+    drop_slot(&replay, 1);
+    replay.close_root();
     assert_eq!((replay.deviations().late, replay.deviations().steps), (2, 1));
 }
 
@@ -377,63 +394,63 @@ fn a_refused_slot_gives_no_credit_to_the_next_on_its_bytes() {
 fn an_aborted_step_leaves_no_trace_wherever_it_ends() {
     let slots = [slot(0, 8), slot(8, 8), slot(0, 16), slot(0, 4), slot(4, 8)];
     for abort_after in 0..=slots.len() {
-        let mut replay = replay(&slots);
-        replay.open();
+        let replay = replay(&slots);
+        replay.open_root();
         for slot in 0..abort_after as u32 {
             // Dropping the one before makes room for the next.
-            assert_eq!(ask(&mut replay, slots[slot as usize].bytes), Some(slot));
-            replay.drop_slot(slot);
+            assert_eq!(ask(&replay, slots[slot as usize].bytes), Some(slot));
+            drop_slot(&replay, slot + 1);
         }
-        replay.close();
+        replay.close_root();
         let aborted = replay.deviations();
-        replay.open();
+        replay.open_root();
         for slot in 0..slots.len() as u32 {
-            assert_eq!(ask(&mut replay, slots[slot as usize].bytes), Some(slot));
-            replay.drop_slot(slot);
+            assert_eq!(ask(&replay, slots[slot as usize].bytes), Some(slot));
+            drop_slot(&replay, slot + 1);
         }
-        replay.close();
+        replay.close_root();
         assert_eq!(replay.deviations(), aborted, "aborted after {abort_after}");
     }
 }
 
 #[test]
 fn a_larger_request_is_passed_by_and_the_step_finds_back_to_its_plan() {
-    let mut replay = replay(&[slot(0, 10), slot(10, 20), slot(30, 30), slot(60, 40)]);
-    replay.open();
-    assert_eq!(ask(&mut replay, 10), Some(0));
-    assert_eq!(ask(&mut replay, 25), None, "no slot of this size");
-    assert_eq!(ask(&mut replay, 30), Some(2), "the one after it gets its own");
-    assert_eq!(ask(&mut replay, 40), Some(3));
-    assert_eq!(ask(&mut replay, 5), None, "one more than planned");
-    replay.close();
+    let replay = replay(&[slot(0, 10), slot(10, 20), slot(30, 30), slot(60, 40)]);
+    replay.open_root();
+    assert_eq!(ask(&replay, 10), Some(0));
+    assert_eq!(ask(&replay, 25), None, "no slot of this size");
+    assert_eq!(ask(&replay, 30), Some(2), "the one after it gets its own");
+    assert_eq!(ask(&replay, 40), Some(3));
+    assert_eq!(ask(&replay, 5), None, "one more than planned");
+    replay.close_root();
     let deviations = replay.deviations();
     assert_eq!((deviations.larger, deviations.missing, deviations.extra), (1, 1, 1));
 }
 
 #[test]
 fn smaller_requests_keep_their_addresses_and_their_plan() {
-    let mut replay = replay(&[slot(0, 10), slot(10, 20), slot(0, 10)]);
-    replay.open();
+    let replay = replay(&[slot(0, 10), slot(10, 20), slot(0, 10)]);
+    replay.open_root();
     for (slot, bytes) in [(0, 5), (1, 10), (2, 5)] {
-        assert_eq!(ask(&mut replay, bytes), Some(slot));
-        replay.drop_slot(slot);
+        assert_eq!(ask(&replay, bytes), Some(slot));
+        drop_slot(&replay, slot + 1);
     }
-    replay.close();
+    replay.close_root();
     let deviations = replay.deviations();
     assert_eq!((deviations.smaller, deviations.total(), deviations.steps), (3, 0, 0));
 }
 
 #[test]
 fn what_an_inner_scope_forgot_is_free_when_it_closes() {
-    let mut replay = replay(&[slot(0, 8), slot(8, 8), slot(8, 8)]);
+    let replay = replay(&[slot(0, 8), slot(8, 8), slot(8, 8)]);
+    replay.open_root();
+    assert_eq!(ask(&replay, 8), Some(0));
     replay.open();
-    assert_eq!(ask(&mut replay, 8), Some(0));
-    replay.open();
-    assert_eq!(ask(&mut replay, 8), Some(1));
+    assert_eq!(ask(&replay, 8), Some(1));
     replay.close(); // the handle of slot 1 was never dropped
-    assert_eq!(ask(&mut replay, 8), Some(2), "its bytes are free all the same");
-    replay.drop_slot(0);
-    replay.drop_slot(2);
-    replay.close();
+    assert_eq!(ask(&replay, 8), Some(2), "its bytes are free all the same");
+    drop_slot(&replay, 1);
+    drop_slot(&replay, 3);
+    replay.close_root();
     assert_eq!((replay.deviations().unfreed, replay.deviations().total()), (1, 0));
 }

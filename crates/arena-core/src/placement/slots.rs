@@ -1,5 +1,6 @@
 //! A plan as slots: where each request of a step lies, and whose bytes it takes over.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::buffer::MAX_SLOT;
@@ -57,40 +58,105 @@ pub enum SlotTableError {
 /// slots alone, so a bad plan is refused at run time, request by request, and never overlaps.
 #[derive(Debug, Clone)]
 pub struct SlotTable {
-    /// Those of the plan, and a last one that takes the credit of missing successors. No
-    /// request is as large as it.
+    /// Where each request lies.
     pub(super) slots: Box<[Slot]>,
-    /// Lists, each behind its length; the one at 0 is empty.
+    /// Whose bytes come free by each.
+    successors: Box<[Successors]>,
+    /// Lists of further successors, each behind its length; the one at 0 is empty.
     more_successors: Box<[u32]>,
+    /// The replay's: what each slot waits for, or that it is given out. Behind them lie [`NOBODIES`]
+    /// more, which take the credit of missing successors.
+    pub(super) states: Box<[SlotState]>,
     peak_bytes: u64,
     alignment: Alignment,
     id: u64,
 }
 
-/// A slot as the replay reads it: all that a request or a drop needs lies together, in 40 bytes.
+/// What a request looks at, one after the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) offset_bytes: u64,
     pub(super) bytes: u64,
-    /// The replay's: how often former occupants were freed since the plan was installed.
-    pub(super) done: u32,
-    /// The replay's: in which step it was given out last, and odd once it is free.
-    pub(super) stage: u32,
     /// Former occupants of its bytes: each must have been freed before it can be given out.
     pub(super) needed: u32,
-    /// The first two successors, or the last slot of the table, which is nobody's, in their place:
-    /// most have no more, and two that are always there cost no branch that a processor would have
-    /// to guess.
-    pub(super) successors: [u32; 2],
+}
+
+/// What a drop looks at.
+#[derive(Debug, Clone, Copy)]
+struct Successors {
+    /// The first two, or one of the nobodies in their place: most slots have no more, and two that
+    /// are always there cost no branch that a processor would have to guess.
+    first: [u32; 2],
     /// Where in `more_successors` the others are counted and listed; 0 if there are none.
-    pub(super) more: u32,
+    more: u32,
+}
+
+/// So many, for one that takes every credit would make each drop wait for the one before.
+const NOBODIES: u32 = 16;
+
+/// How many former occupants a slot waits for, and above that two flags. Of a step's few MB this alone
+/// is used out of order, so it is kept small and by itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SlotState(Cell<u32>);
+
+impl SlotState {
+    const GIVEN_OUT: u32 = 1 << 31;
+    const PASSED_OVER: u32 = 1 << 30;
+
+    /// It waits for `needed` former occupants.
+    pub(super) fn rearm(&self, needed: u32) {
+        self.0.set(needed);
+    }
+
+    /// It waits for nobody, and was neither given out nor passed over.
+    #[inline]
+    pub(super) fn is_free(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    /// It is given out. Nobody is left in this step whom it could wait for, so it waits for those of
+    /// the next.
+    #[inline]
+    pub(super) fn give_out(&self, needed: u32) {
+        self.0.set(needed | Self::GIVEN_OUT);
+    }
+
+    pub(super) fn pass_over(&self) {
+        self.0.set(self.0.get() | Self::PASSED_OVER);
+    }
+
+    pub(super) fn is_given_out(&self) -> bool {
+        self.0.get() & Self::GIVEN_OUT != 0
+    }
+
+    pub(super) fn is_passed_over(&self) -> bool {
+        self.0.get() & Self::PASSED_OVER != 0
+    }
+
+    #[inline]
+    fn free(&self) {
+        self.0.set(self.0.get() & !Self::GIVEN_OUT);
+    }
+
+    /// One former occupant was freed.
+    #[inline]
+    fn credit(&self) {
+        self.0.set(self.0.get().wrapping_sub(1));
+    }
 }
 
 impl Default for SlotTable {
     /// The plan of a step that asks for nothing.
     fn default() -> Self {
-        let (slots, more_successors) = (Box::new([Slot::NOBODY]), Box::new([0]));
-        Self { slots, more_successors, peak_bytes: 0, alignment: Alignment::ONE, id: id_of(&[]) }
+        Self {
+            slots: Box::default(),
+            successors: Box::default(),
+            more_successors: Box::default(),
+            states: Box::default(),
+            peak_bytes: 0,
+            alignment: Alignment::ONE,
+            id: id_of(&[]),
+        }
     }
 }
 
@@ -119,36 +185,46 @@ impl SlotTable {
         }
         // A handle counts slots from 1.
         let count = u32::try_from(planned.len()).ok().filter(|&count| count <= MAX_SLOT);
-        let nobody = count.ok_or(too_many)?;
+        let count = count.ok_or(too_many)?;
         let alone = |&PlannedSlot { offset_bytes, bytes, .. }: &PlannedSlot| Slot {
             offset_bytes,
             bytes,
-            successors: [nobody; 2],
-            ..Slot::NOBODY
+            needed: 0,
         };
-        let last = Slot { successors: [nobody; 2], ..Slot::NOBODY };
-        let mut slots: Box<[Slot]> = planned.iter().map(alone).chain([last]).collect();
+        let mut slots: Box<[Slot]> = planned.iter().map(alone).collect();
+        let nobody = |slot: u32| count + slot % NOBODIES;
+        let nobodies = |slot: u32| Successors { first: [nobody(slot); 2], more: 0 };
+        let mut successors: Box<[Successors]> = (0..count).map(nobodies).collect();
         let mut more_successors = vec![0];
         for own in space_successors(planned).chunk_by(|one, other| one.0 == other.0) {
             for &(_, successor) in own {
                 slots[successor as usize].needed += 1;
             }
-            let slot = &mut slots[own[0].0 as usize];
-            for (place, &(_, successor)) in slot.successors.iter_mut().zip(own) {
+            let Successors { first, more } = &mut successors[own[0].0 as usize];
+            for (place, &(_, successor)) in first.iter_mut().zip(own) {
                 *place = successor;
             }
-            if let [_, _, more @ ..] = own
-                && !more.is_empty()
+            if let [_, _, others @ ..] = own
+                && !others.is_empty()
             {
-                slot.more = u32::try_from(more_successors.len()).map_err(|_| too_many)?;
+                *more = u32::try_from(more_successors.len()).map_err(|_| too_many)?;
                 // There are fewer successors than slots.
-                more_successors.push(u32::try_from(more.len()).map_err(|_| too_many)?);
-                more_successors.extend(more.iter().map(|&(_, successor)| successor));
+                more_successors.push(u32::try_from(others.len()).map_err(|_| too_many)?);
+                more_successors.extend(others.iter().map(|&(_, successor)| successor));
             }
         }
-        let id = id_of(planned);
-        let more_successors = more_successors.into();
-        Ok(Self { slots, more_successors, peak_bytes, alignment, id })
+        let states = vec![SlotState::default(); slots.len() + NOBODIES as usize].into();
+        let (id, more_successors) = (id_of(planned), more_successors.into());
+        let table = Self { slots, successors, more_successors, states, peak_bytes, alignment, id };
+        table.rearm();
+        Ok(table)
+    }
+
+    /// Every slot waits for all its former occupants: so a step begins.
+    pub(super) fn rearm(&self) {
+        for (state, slot) in self.states.iter().zip(&self.slots) {
+            state.rearm(slot.needed);
+        }
     }
 
     /// Bytes from the plan's start to the end of its highest slot.
@@ -166,7 +242,7 @@ impl SlotTable {
     /// Requests of the planned step.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len() - 1
+        self.slots.len()
     }
 
     /// Whether the planned step asks for nothing.
@@ -178,34 +254,32 @@ impl SlotTable {
     /// Whether a request of this alignment may start where a slot does: the plan's start has the
     /// plan's alignment.
     #[inline]
-    pub(super) fn aligns(&self, slot: &Slot, alignment: Alignment) -> bool {
-        alignment <= self.alignment && alignment.divides(slot.offset_bytes)
+    pub(super) fn aligns(&self, offset_bytes: u64, alignment: Alignment) -> bool {
+        // An alignment divides a smaller power of two no more than an offset that it does not divide.
+        alignment.divides(offset_bytes | self.alignment.bytes())
     }
 
-    /// Frees a slot if it is given out at this stage: one more former occupant of its successors'
-    /// bytes is gone. Whether it was.
+    /// Frees a slot that is given out: one more former occupant of its successors' bytes is gone.
     #[inline]
-    pub(super) fn free(&mut self, slot: usize, given_out: u32) -> bool {
-        let slots = &mut *self.slots; // One look at the length for all that follows.
-        let Some(freed) = slots.get_mut(slot) else { return false };
-        if freed.stage != given_out {
-            return false;
+    pub(super) fn free(&self, slot: usize) {
+        let states = &*self.states; // One look at the length for all that follows.
+        let (Some(state), Some(successors)) = (states.get(slot), self.successors.get(slot)) else {
+            return;
+        };
+        state.free();
+        for successor in successors.first {
+            credit(states, successor);
         }
-        freed.stage = given_out | 1;
-        let ([first, second], more) = (freed.successors, freed.more);
-        credit(slots, first);
-        credit(slots, second);
-        if more > 0 {
-            self.credit_more(more);
+        if successors.more > 0 {
+            self.credit_more(successors.more);
         }
-        true
     }
 
     #[inline(never)]
-    fn credit_more(&mut self, more: u32) {
+    fn credit_more(&self, more: u32) {
         let [count, listed @ ..] = &self.more_successors[more as usize..] else { return };
         for &successor in &listed[..*count as usize] {
-            credit(&mut self.slots, successor);
+            credit(&self.states, successor);
         }
     }
 
@@ -216,23 +290,10 @@ impl SlotTable {
     }
 }
 
-impl Slot {
-    /// The last slot of an empty table.
-    const NOBODY: Self = Self {
-        offset_bytes: 0,
-        bytes: u64::MAX,
-        done: 0,
-        stage: 1,
-        needed: 0,
-        successors: [0; 2],
-        more: 0,
-    };
-}
-
 #[inline]
-fn credit(slots: &mut [Slot], successor: u32) {
-    if let Some(credited) = slots.get_mut(successor as usize) {
-        credited.done = credited.done.wrapping_add(1);
+fn credit(states: &[SlotState], slot: u32) {
+    if let Some(state) = states.get(slot as usize) {
+        state.credit();
     }
 }
 
@@ -293,10 +354,10 @@ mod tests {
             SlotTable::new(&[slot(0, 100), slot(100, 100), slot(50, 100), slot(0, 200)]).unwrap();
         let needed: Vec<u32> = table.slots.iter().map(|slot| slot.needed).collect();
         // The last takes over from 2 in the middle, from 0 below it and from 1 above it.
-        assert_eq!(needed, [0, 0, 2, 3, 0]);
-        let successors: Vec<_> = table.slots.iter().map(|slot| slot.successors).collect();
-        // Number 4 is nobody's.
-        assert_eq!(successors, [[2, 3], [2, 3], [3, 4], [4, 4], [4, 4]]);
+        assert_eq!(needed, [0, 0, 2, 3]);
+        let successors: Vec<_> = table.successors.iter().map(|all| all.first).collect();
+        // From 4 on there is nobody.
+        assert_eq!(successors, [[2, 3], [2, 3], [3, 6], [7, 7]]);
         assert_eq!((table.peak_bytes(), table.len()), (200, 4));
     }
 
@@ -337,26 +398,27 @@ mod tests {
             let expected: Vec<_> = expected.into_iter().collect();
             prop_assert_eq!(space_successors(&planned), expected.as_slice());
             // The table credits just these.
-            let mut table = SlotTable::new(&planned).unwrap();
+            let table = SlotTable::new(&planned).unwrap();
             let mut needed = vec![0; planned.len()];
             for &(_, successor) in &expected {
                 needed[successor as usize] += 1;
             }
-            prop_assert!(table.slots.iter().map(|slot| slot.needed).take(planned.len()).eq(needed));
+            prop_assert!(table.slots.iter().map(|slot| slot.needed).eq(needed));
+            let waiting = || -> Vec<u32> {
+                table.states[..planned.len()].iter().map(|state| state.0.get()).collect()
+            };
             for slot in 0..planned.len() as u32 {
-                let before: Vec<_> = table.slots.iter().map(|slot| slot.done).collect();
-                prop_assert!(!table.free(slot as usize, 2), "it is not given out");
-                table.slots[slot as usize].stage = 2;
-                prop_assert!(table.free(slot as usize, 2));
-                let credited = table.slots.iter().zip(before).enumerate().take(planned.len());
+                let before = waiting();
+                table.free(slot as usize);
+                let credited = waiting().into_iter().zip(before).enumerate();
                 let credited: Vec<_> = credited
-                    .filter(|(_, (slot, before))| slot.done != *before)
+                    .filter(|(_, (now, before))| now + 1 == *before)
                     .map(|(successor, _)| (slot, successor as u32))
                     .collect();
                 let own = expected.iter().filter(|edge| edge.0 == slot);
                 prop_assert!(own.eq(&credited));
             }
-            prop_assert!(table.slots[..planned.len()].iter().all(|slot| slot.done == slot.needed));
+            prop_assert!(table.states[..planned.len()].iter().all(SlotState::is_free));
         }
     }
 }

@@ -8,7 +8,16 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, PlanFacts};
 use crate::event_log::Event;
 use crate::layout::{Span, align_up};
-use crate::placement::{Deviations, PlanId, SlotTable};
+use crate::placement::{Deviations, PlanId, Planned, SlotTable};
+
+/// What a request was given, in two words: they are returned in registers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placed {
+    /// The address; 0, which no buffer has, if nothing was given.
+    pub(super) address: u64,
+    /// Its slot.
+    pub(super) slot: u32,
+}
 
 impl<D: Device> RawArena<D> {
     /// Adds a plan, which a root scope may follow from now on. It sets the mark if that is not set,
@@ -18,9 +27,9 @@ impl<D: Device> RawArena<D> {
     ///
     /// [`ErrorKind::Exhausted`] when its bytes do not fit above the mark, [`ErrorKind::PlanInUse`]
     /// while a root scope follows one.
-    pub fn add_plan(&self, table: SlotTable) -> Result<PlanId, Error> {
-        let start_bytes = self.plan_start(&table)?;
-        Ok(self.plans.borrow_mut().add(table, start_bytes))
+    pub fn add_plan(&mut self, table: SlotTable) -> Result<PlanId, Error> {
+        let start_address = self.plan_start(&table)?;
+        Ok(self.plans.add(table, start_address))
     }
 
     /// Puts another table in the place of a plan's.
@@ -28,24 +37,24 @@ impl<D: Device> RawArena<D> {
     /// # Errors
     ///
     /// As for [`add_plan`](Self::add_plan); the plan stays then.
-    pub fn replace_plan(&self, plan: PlanId, table: SlotTable) -> Result<(), Error> {
-        let start_bytes = self.plan_start(&table)?;
-        self.plans.borrow_mut().replace(plan, table, start_bytes);
+    pub fn replace_plan(&mut self, plan: PlanId, table: SlotTable) -> Result<(), Error> {
+        let start_address = self.plan_start(&table)?;
+        self.plans.replace(plan, table, start_address);
         Ok(())
     }
 
+    /// The address at which a plan starts.
     fn plan_start(&self, table: &SlotTable) -> Result<u64, Error> {
-        if self.plans.borrow().is_active() {
+        if self.plans.followed().is_some() {
             return Err(ErrorKind::PlanInUse.into());
         }
         if !self.zones.mark_is_set() {
             self.zones.set_mark()?;
         }
-        let base_address = self.zones.base_address();
-        let mark_address = base_address + self.zones.mark_bytes();
-        let start_bytes = align_up(mark_address, table.alignment()) - base_address;
-        self.check_room(start_bytes + table.peak_bytes(), table)?;
-        Ok(start_bytes)
+        let mark_address = self.zones.base_address() + self.zones.mark_bytes();
+        let start_address = align_up(mark_address, table.alignment());
+        self.check_room(self.zones.offset_of(start_address) + table.peak_bytes(), table)?;
+        Ok(start_address)
     }
 
     /// That a plan's end lies below what is kept.
@@ -59,19 +68,30 @@ impl<D: Device> RawArena<D> {
     /// The identity of a plan, which tells plans apart.
     #[must_use]
     pub fn plan_table_id(&self, plan: PlanId) -> Option<u64> {
-        self.plans.borrow().table(plan).map(SlotTable::id)
+        self.plans.get(plan).map(|planned| planned.table().id())
     }
 
     /// Where a plan's bytes lie.
     #[must_use]
     pub fn plan_span(&self, plan: PlanId) -> Option<Span> {
-        self.plans.borrow().span(plan)
+        self.plans.get(plan).map(|planned| self.span_of(planned))
+    }
+
+    fn span_of(&self, planned: &Planned) -> Span {
+        let start_bytes = self.zones.offset_of(planned.start_address());
+        Span { start_bytes, end_bytes: start_bytes + planned.table().peak_bytes() }
     }
 
     /// What was not as planned since a plan was installed.
     #[must_use]
     pub fn plan_deviations(&self, plan: PlanId) -> Option<Deviations> {
-        self.plans.borrow().deviations(plan)
+        self.plans.get(plan).map(Planned::deviations)
+    }
+
+    /// Between root scopes: the next one will follow `plan`, or none. That no step is open is what
+    /// `&mut self` proves.
+    pub fn select_plan(&mut self, plan: Option<PlanId>) {
+        self.plans.select(plan.filter(|_| self.separate.is_none()));
     }
 
     /// A root scope opens. If it follows a plan, the cursor goes above the plan's bytes.
@@ -80,19 +100,16 @@ impl<D: Device> RawArena<D> {
     ///
     /// [`ErrorKind::Exhausted`] when what is kept has grown into the plan's bytes; nothing is open
     /// then.
-    pub fn enter_root(&self, plan: Option<PlanId>) -> Result<(), Error> {
+    pub fn enter_root(&self) -> Result<(), Error> {
         if let Some(separate) = &self.separate {
             separate.restart_count();
         }
-        let plan = plan.filter(|_| self.separate.is_none());
-        let known = plan.and_then(|plan| Some((plan, self.plan_span(plan)?)));
-        if let Some((plan, span)) = known {
-            if let Some(table) = self.plans.borrow().table(plan) {
-                self.check_room(span.end_bytes, table)?;
-            }
+        if let Some(planned) = self.plans.selected() {
+            let span = self.span_of(planned);
+            self.check_room(span.end_bytes, planned.table())?;
             self.poison_fresh(span)?;
             self.zones.raise(span.end_bytes);
-            self.plans.borrow_mut().begin(plan);
+            self.plans.begin();
             self.choose_path();
         }
         self.log_event(Event::Open);
@@ -103,7 +120,9 @@ impl<D: Device> RawArena<D> {
     pub fn enter_inner(&self) {
         // What minds drops, a plan or a log, is all that minds scopes.
         if self.minds_drops.get() {
-            self.plans.borrow_mut().open();
+            if let Some(planned) = self.plans.followed() {
+                planned.open();
+            }
             self.log_event(Event::Open);
         }
     }
@@ -121,7 +140,7 @@ impl<D: Device> RawArena<D> {
     #[cold]
     #[inline(never)]
     fn leave_watched(&self, root: bool) {
-        self.plans.borrow_mut().close(root);
+        self.plans.close(root);
         self.log_event(Event::Close);
         if root {
             self.choose_path();
@@ -132,7 +151,9 @@ impl<D: Device> RawArena<D> {
     /// given out stays taken until then.
     pub fn merge_inner(&self) {
         if self.minds_drops.get() {
-            self.plans.borrow_mut().merge();
+            if let Some(planned) = self.plans.followed() {
+                planned.merge();
+            }
             self.log_event(Event::Close);
         }
     }
@@ -147,9 +168,12 @@ impl<D: Device> RawArena<D> {
     ///
     /// No buffer of that scope is used again.
     pub unsafe fn fill_own_slots(&self, value: u8) -> Result<(), Error> {
+        let Some(planned) = self.plans.followed() else { return Ok(()) };
         let mut from = 0;
-        while let Some((next, span)) = self.own_span(from) {
+        while let Some((next, (start_address, end_address))) = planned.own_range(from) {
             from = next;
+            let start_bytes = self.zones.offset_of(start_address);
+            let span = Span { start_bytes, end_bytes: self.zones.offset_of(end_address) };
             // SAFETY: slots of this scope held no byte of a buffer that lived before them, and none
             // of their own is used again.
             unsafe { self.fill(span, value) }?;
@@ -157,46 +181,43 @@ impl<D: Device> RawArena<D> {
         Ok(())
     }
 
-    /// The borrow ends here: the device is not called with it.
-    fn own_span(&self, from: usize) -> Option<(usize, Span)> {
-        self.plans.borrow().own_span(from)
-    }
-
-    /// The way of a request under a plan where nobody else minds: `None` if it is not just as planned,
-    /// or if somebody does.
-    #[inline]
-    pub(super) fn place_as_planned(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
-        if !self.follows_plan.get() {
-            return None;
+    /// The way of a request under a plan where nobody else minds. Nothing is given if it is not just
+    /// as planned, or if somebody does.
+    #[inline(never)]
+    pub(super) fn place_as_planned(&self, bytes: u64, alignment: Alignment) -> Placed {
+        match self.plans.followed_unchecked().place_as_before(bytes, alignment) {
+            Some((slot, address)) => Placed { address, slot },
+            None => self.place_counted(bytes, alignment),
         }
-        let (slot, offset_bytes) = self.plans.borrow_mut().place_as_planned(bytes, alignment)?;
-        Some((offset_bytes, slot + 1)) // A handle counts slots from 1.
     }
 
+    #[inline(never)]
+    fn place_counted(&self, bytes: u64, alignment: Alignment) -> Placed {
+        let placed = match self.plans.followed() {
+            Some(planned) if !self.is_watched.get() => planned.place_counted(bytes, alignment),
+            _ => None,
+        };
+        let (slot, address) = placed.unwrap_or((NO_SLOT, 0));
+        Placed { address, slot }
+    }
+
+    /// The address and the slot for any request that the plan can serve.
     pub(super) fn place_by_plan(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
         if bytes == 0 {
             return None; // Empty requests take no room, and no slot.
         }
-        let (slot, offset_bytes) = self.plans.borrow_mut().place(bytes, alignment)?;
-        Some((offset_bytes, slot + 1)) // A handle counts slots from 1.
-    }
-
-    #[inline(always)]
-    pub(super) fn drop_slot(&self, slot: u32) {
-        // While another stream may use the scope's buffers, a dropped one lives until its scope's close
-        // has joined that stream.
-        if slot != NO_SLOT && !self.region.fences().any_declared() {
-            self.plans.borrow_mut().drop_slot(slot - 1);
-        }
+        let (slot, address) = self.plans.followed()?.place(bytes, alignment)?;
+        Some((address, slot))
     }
 
     /// Adds what is known of the plan to an error of the bump, if the step follows one.
     #[cold]
     pub(super) fn off_plan(&self, mut error: Error) -> Error {
-        if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
-            let facts = self.plans.borrow().facts();
-            exhausted.plan =
-                facts.map(|(peak_bytes, deviations)| PlanFacts::new(peak_bytes, deviations));
+        if let ErrorKind::Exhausted(exhausted) = error.kind_mut()
+            && let Some(planned) = self.plans.followed()
+        {
+            let (table, deviations) = (planned.table(), planned.deviations());
+            exhausted.plan = Some(PlanFacts::new(table.peak_bytes(), deviations));
         }
         error
     }

@@ -3,7 +3,7 @@
 use std::hint::cold_path;
 
 use super::RawArena;
-use crate::buffer::slot_of;
+use crate::buffer::{NO_SLOT, slot_of};
 use crate::device::Device;
 use crate::error::Error;
 use crate::event_log::{Event, EventLog};
@@ -40,20 +40,27 @@ impl<D: Device> RawArena<D> {
 
     #[inline(never)]
     fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
-        if self.follows_plan.get() {
-            self.drop_slot(slot_of(len_and_slot));
-        } else {
+        let repeats = !self.region.fences().is_busy()
+            && self.plans.followed_unchecked().drop_as_before(slot_of(len_and_slot));
+        if !repeats {
             self.note_drop_watched(address, len_and_slot);
         }
     }
 
-    #[cold]
     #[inline(never)]
     fn note_drop_watched(&self, address: u64, len_and_slot: u64) {
         if len_and_slot == 0 {
             return; // An empty buffer has no byte; its offset may be another's.
         }
-        self.drop_slot(slot_of(len_and_slot));
+        let slot = slot_of(len_and_slot);
+        // While another stream may use the scope's buffers, a dropped one lives until its scope's close
+        // has joined that stream.
+        if slot != NO_SLOT
+            && let Some(planned) = self.plans.followed()
+            && !self.region.fences().any_declared()
+        {
+            planned.drop_slot(slot);
+        }
         self.log_event(Event::Drop { offset_bytes: self.offset_of_buffer(address) });
     }
 
@@ -84,12 +91,15 @@ impl<D: Device> RawArena<D> {
     }
 
     pub(super) fn choose_path(&self) {
-        let (logs, plans) = (self.log.borrow().is_some(), self.plans.borrow().is_active());
+        let (logs, plan) = (self.log.borrow().is_some(), self.plans.followed());
         let waits = self.deferred.borrow().is_some() || self.region.fences().is_lost();
-        let waits = waits || self.separate.is_some();
-        self.minds_drops.set(logs || plans);
-        self.follows_plan.set(plans && !logs && !waits);
-        let watched = logs || plans || waits || self.poisoned_to.get().is_some();
-        self.zones.set_fast_path(!watched);
+        let is_watched = logs || waits || self.separate.is_some();
+        self.is_watched.set(is_watched);
+        self.minds_drops.set(logs || plan.is_some());
+        if let (Some(planned), true) = (plan, is_watched) {
+            planned.leave_script();
+        }
+        let is_barred = is_watched || plan.is_some() || self.poisoned_to.get().is_some();
+        self.zones.set_fast_path(!is_barred);
     }
 }

@@ -1,0 +1,301 @@
+//! Steps that follow a plan by counting, and what happens where they do not.
+//!
+//! A request takes the next slot if it fits and every former occupant of the slot's bytes has been
+//! freed *in this step*. Each slot counts down how many of them it waits for; the moment it is given out
+//! nobody of this step is left to wait for, so it is set to wait for those of the next step. Hence a
+//! step that was as planned clears nothing at its end.
+//!
+//! Why no two live buffers overlap, whatever the program does: let slot S be given out, and look at
+//! one of its bytes. Its last occupant K before S in the plan was given out and freed in this step,
+//! else S would still wait; and K was given out only after the occupant before it was freed,
+//! and so on. So every earlier occupant of that byte is dead. No later occupant is alive either, for
+//! it would have needed S to be freed. Two rules make the counts mean this:
+//!
+//! - A slot that was refused or passed over counts for nobody for the rest of the step: the occupant
+//!   *before* it may still live.
+//! - Closing a scope frees what was given out in it and not freed; closing the root makes every count
+//!   what a whole step would have made it.
+
+use std::cell::{Cell, RefCell};
+
+use super::deviations::Deviations;
+use super::slots::{Slot, SlotState, SlotTable};
+use crate::bytes::Alignment;
+
+/// How many slots ahead a request that does not fit the next one is looked for.
+const LOOK_AHEAD: usize = 64;
+
+/// A plan, and the counts of the step that follows it.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// The plan, and what became of its slots in this step.
+    table: SlotTable,
+    /// The next slot in the order of requests.
+    next: Cell<usize>,
+    /// The last request had no slot, so the next slot may be the one of the request after it.
+    astray: Cell<bool>,
+    innermost: InnermostScope,
+    /// The scopes around it, and below them one that stands for none.
+    outer: RefCell<Vec<OpenScope>>,
+    deviations: Cell<Deviations>,
+    /// Those when the step began.
+    before: Cell<Deviations>,
+}
+
+/// What tells how many of a scope's slots are alive when it closes, at the cost of one addition for
+/// each drop and none for each request.
+#[derive(Debug, Clone, Copy, Default)]
+struct OpenScope {
+    /// The first slot that is the scope's own or passed over in it.
+    first: usize,
+    /// Slots from there on that are not its own: passed over, or of inner scopes that closed.
+    not_own: usize,
+    /// Its own that were freed.
+    freed: usize,
+}
+
+/// The same of the innermost scope, which every drop changes.
+#[derive(Debug, Default)]
+struct InnermostScope {
+    first: Cell<usize>,
+    not_own: Cell<usize>,
+    freed: Cell<usize>,
+}
+
+impl InnermostScope {
+    fn get(&self) -> OpenScope {
+        OpenScope { first: self.first.get(), not_own: self.not_own.get(), freed: self.freed.get() }
+    }
+
+    fn set(&self, OpenScope { first, not_own, freed }: OpenScope) {
+        self.first.set(first);
+        self.not_own.set(not_own);
+        self.freed.set(freed);
+    }
+}
+
+impl Counters {
+    pub(super) fn new(table: SlotTable) -> Self {
+        Self { table, outer: RefCell::new(Vec::with_capacity(8)), ..Self::default() }
+    }
+
+    pub(super) fn table(&self) -> &SlotTable {
+        &self.table
+    }
+
+    pub(super) fn deviations(&self) -> Deviations {
+        self.deviations.get()
+    }
+
+    fn note(&self, deviation: impl FnOnce(&mut Deviations)) {
+        let mut deviations = self.deviations.get();
+        deviation(&mut deviations);
+        self.deviations.set(deviations);
+    }
+
+    /// Opens a scope; the first is the root, and begins a step.
+    pub(super) fn open(&self) {
+        if self.outer.borrow().is_empty() {
+            self.restart();
+            self.before.set(self.deviations.get());
+        }
+        self.outer.borrow_mut().push(self.innermost.get());
+        self.innermost.set(OpenScope { first: self.next.get(), ..OpenScope::default() });
+    }
+
+    /// Forgets what was given out so far, and every scope.
+    fn restart(&self) {
+        self.outer.borrow_mut().clear();
+        self.innermost.set(OpenScope::default());
+        self.next.set(0);
+        self.astray.set(false);
+    }
+
+    /// Goes back to where the root had just opened.
+    pub(super) fn reopen(&self) {
+        self.restart();
+        self.outer.borrow_mut().push(OpenScope::default());
+    }
+
+    /// Whether the step is as planned so far, to the byte.
+    pub(super) fn is_as_planned(&self) -> bool {
+        self.deviations.get() == self.before.get()
+    }
+
+    /// The innermost scope closes in a step that repeats another, in which nothing was left alive.
+    pub(super) fn leave(&self) {
+        if let Some(around) = self.outer.borrow_mut().pop() {
+            self.innermost.set(around);
+        }
+    }
+
+    /// Closes the innermost scope: what was given out in it is free. Closing the root ends the step.
+    pub(super) fn close(&self) {
+        let mut outer = self.outer.borrow_mut();
+        let Some(mut around) = outer.pop() else { return };
+        let (OpenScope { first, not_own, freed }, next) = (self.innermost.get(), self.next.get());
+        let live = next - first - not_own - freed;
+        if live > 0 {
+            self.note(|deviations| deviations.unfreed += live as u64);
+            for slot in first..next {
+                if self.table.states[slot].is_given_out() {
+                    self.table.free(slot);
+                }
+            }
+        }
+        around.not_own += next - first;
+        self.innermost.set(around);
+        if outer.is_empty() {
+            self.innermost.set(OpenScope::default());
+            self.end_step();
+        }
+    }
+
+    /// Ends the innermost scope without freeing anything: its guard was forgotten, and buffers of the
+    /// scope around it may have been given out since. They are freed with that.
+    pub(super) fn merge(&self) {
+        let mut outer = self.outer.borrow_mut();
+        if outer.len() > 1
+            && let Some(mut around) = outer.pop()
+        {
+            let OpenScope { not_own, freed, .. } = self.innermost.get();
+            around.not_own += not_own;
+            around.freed += freed;
+            self.innermost.set(around);
+        }
+    }
+
+    fn end_step(&self) {
+        let missing = (self.table.len() - self.next.get()) as u64;
+        self.note(|deviations| deviations.missing += missing);
+        if self.deviations.get().total() == self.before.get().total() {
+            return; // Each slot was given out and freed: each waits for those of the next step.
+        }
+        self.note(|deviations| deviations.steps += 1);
+        self.table.rearm();
+    }
+
+    /// The handle and the offset of the next slot if that is just what is asked for and free.
+    pub(super) fn alloc(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        let number = self.next.get();
+        let (slot, state) = (self.table.slots.get(number)?, self.table.states.get(number)?);
+        if slot.bytes == bytes && self.table.aligns(slot.offset_bytes, alignment) && state.is_free()
+        {
+            state.give_out(slot.needed);
+            return Some((self.advance(), slot.offset_bytes));
+        }
+        None
+    }
+
+    /// Gives the next slot out, of which a step before has shown that it is free here.
+    pub(super) fn give_out_next(&self) {
+        let number = self.next.get();
+        if let (Some(slot), Some(state)) =
+            (self.table.slots.get(number), self.table.states.get(number))
+        {
+            debug_assert!(state.is_free(), "the step before had it");
+            state.give_out(slot.needed);
+        }
+        self.advance();
+    }
+
+    /// The handle of the next slot, which is given out.
+    #[inline]
+    pub(super) fn advance(&self) -> u32 {
+        let handle = self.next.get() + 1; // Handles count slots from 1.
+        self.next.set(handle);
+        // The table has fewer than 2³² slots.
+        #[expect(clippy::cast_possible_truncation, reason = "see above")]
+        let handle = handle as u32;
+        handle
+    }
+
+    /// A request that is not the next slot's to the byte, or whose slot is not free.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_off_plan(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        let next = self.next.get();
+        if next == self.table.len() {
+            self.note(|deviations| deviations.extra += 1);
+            return None;
+        }
+        let slot = self.table.slots.get(next)?;
+        let fits = bytes <= slot.bytes && self.table.aligns(slot.offset_bytes, alignment);
+        let exact = fits && bytes == slot.bytes;
+        // A request that fits the next slot takes it, unless the step has gone astray: then a slot
+        // of just its size a little further on is more likely its own.
+        if !fits || (self.astray.get() && !exact) {
+            let mut ahead = self.table.slots[next..].iter().take(LOOK_AHEAD);
+            let same = |slot: &Slot| {
+                slot.bytes == bytes && self.table.aligns(slot.offset_bytes, alignment)
+            };
+            if let Some(distance) = ahead.position(same) {
+                self.note(|deviations| deviations.missing += distance as u64);
+                self.pass_over(distance);
+                return self.take_next(bytes);
+            }
+            if !fits {
+                self.astray.set(true);
+                self.note(|deviations| deviations.larger += 1);
+                return None;
+            }
+        }
+        self.take_next(bytes)
+    }
+
+    /// Gives the next slot out if it is free, and passes over it if it is not.
+    fn take_next(&self, bytes: u64) -> Option<(u32, u64)> {
+        let number = self.next.get();
+        let (slot, state) = (self.table.slots.get(number)?, self.table.states.get(number)?);
+        if !state.is_free() {
+            self.note(|deviations| deviations.late += 1);
+            self.pass_over(1);
+            return None;
+        }
+        let smaller = bytes < slot.bytes;
+        self.note(|deviations| deviations.smaller += u64::from(smaller));
+        self.astray.set(self.astray.get() && smaller);
+        state.give_out(slot.needed);
+        Some((self.advance(), slot.offset_bytes))
+    }
+
+    fn pass_over(&self, slots: usize) {
+        let next = self.next.get();
+        for state in &self.table.states[next..next + slots] {
+            state.pass_over();
+        }
+        self.next.set(next + slots);
+        self.innermost.not_own.set(self.innermost.not_own.get() + slots);
+    }
+
+    /// The handle of a slot was dropped.
+    pub(super) fn drop_slot(&self, slot: u32) {
+        let number = slot as usize - 1;
+        self.table.free(number);
+        let InnermostScope { first, freed, .. } = &self.innermost;
+        if first.get() <= number {
+            freed.set(freed.get() + 1);
+        } else {
+            self.note_drop_of_outer(number);
+        }
+    }
+
+    /// A buffer of an outer scope was dropped in an inner one.
+    #[cold]
+    fn note_drop_of_outer(&self, slot: usize) {
+        let own = |scope: &&mut OpenScope| scope.first <= slot;
+        if let Some(scope) = self.outer.borrow_mut().iter_mut().rev().find(own) {
+            scope.freed += 1;
+        }
+    }
+
+    /// Where the first slot at or after `from` lies that was given out in the innermost scope, as a
+    /// range from the plan's start, and the number after it.
+    pub(super) fn own_range(&self, from: usize) -> Option<(usize, (u64, u64))> {
+        let own = usize::max(from, self.innermost.first.get())..self.next.get();
+        let given_out = |state: &SlotState| !state.is_passed_over();
+        let first = own.start + self.table.states.get(own)?.iter().position(given_out)?;
+        let slot = &self.table.slots[first];
+        Some((first + 1, (slot.offset_bytes, slot.offset_bytes + slot.bytes)))
+    }
+}
