@@ -78,7 +78,6 @@ impl Replay {
     /// scope around it may have been given out since. They are freed with that.
     pub(crate) fn merge(&self) {
         self.leave_script();
-        self.script.stop_recording();
         self.counters.merge();
     }
 
@@ -109,10 +108,8 @@ impl Replay {
 
     /// The slot and the offset for any request, or `None` if the bump must serve it.
     pub(crate) fn alloc(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
-        self.alloc_counted(bytes, alignment).or_else(|| {
-            self.script.stop_recording();
-            self.counters.alloc_off_plan(bytes, alignment)
-        })
+        self.alloc_counted(bytes, alignment)
+            .or_else(|| self.counters.alloc_off_plan(bytes, alignment))
     }
 
     /// Whether the drop of a slot's handle repeats the script; it is done with then.

@@ -138,9 +138,9 @@ struct Handle {
 
 struct Run<'p> {
     program: &'p Program,
-    /// Whether steps are compared with one before, or each is counted.
-    compares: bool,
     replay: Replay,
+    /// The same without comparing steps with one before: each is counted. It must give the same.
+    counted: Replay,
     rng: ChaCha8Rng,
     oracle: Oracle,
     handles: Vec<Option<Handle>>,
@@ -153,10 +153,9 @@ struct Run<'p> {
 impl Run<'_> {
     fn step(&mut self, chances: Chances) {
         let program = self.program;
-        if self.compares {
-            self.replay.prepare();
-        }
+        self.replay.prepare();
         self.replay.open_root();
+        self.counted.open_root();
         self.scopes = vec![false];
         self.handles = vec![None; program.slots.len()];
         for op in &program.ops {
@@ -180,6 +179,7 @@ impl Run<'_> {
             self.close();
         }
         assert!(self.oracle.live.is_empty() && self.strays.is_empty());
+        assert_eq!(self.replay.deviations(), self.counted.deviations(), "compared, and counted");
     }
 
     fn op(&mut self, op: Op, chances: Chances) {
@@ -206,6 +206,7 @@ impl Run<'_> {
                 // A scope that opens settles what was forgotten in the one around it.
                 self.settle();
                 self.replay.open();
+                self.counted.open();
                 self.scopes.push(false);
             }
             Op::Close if self.scopes.len() > 1 => {
@@ -227,6 +228,7 @@ impl Run<'_> {
     fn settle(&mut self) {
         while self.scopes.last() == Some(&true) {
             self.replay.merge();
+            self.counted.merge();
             self.scopes.pop();
             let outer = self.scopes.len() as u32;
             for handle in self.handles.iter_mut().flatten().chain(&mut self.strays) {
@@ -241,9 +243,11 @@ impl Run<'_> {
         self.scopes.pop();
         if self.scopes.is_empty() {
             self.replay.close_root();
+            self.counted.close_root();
             self.oracle.live.clear();
         } else {
             self.replay.close();
+            self.counted.close();
         }
     }
 
@@ -269,7 +273,9 @@ impl Run<'_> {
     }
 
     fn ask(&mut self, bytes: u64, alignment: Alignment) -> Option<Handle> {
-        let (slot, start) = ask_for(&self.replay, bytes, alignment)?;
+        let placed = ask_for(&self.replay, bytes, alignment);
+        assert_eq!(placed, ask_for(&self.counted, bytes, alignment), "compared, and counted");
+        let (slot, start) = placed?;
         let planned = &self.program.slots[slot as usize - 1];
         assert!(start == planned.offset_bytes && bytes <= planned.bytes);
         assert!(alignment.divides(start));
@@ -282,6 +288,7 @@ impl Run<'_> {
     fn drop(&mut self, handle: Handle) {
         self.oracle.remove(handle.start);
         drop_slot(&self.replay, handle.slot);
+        drop_slot(&self.counted, handle.slot);
     }
 
     fn chance(&mut self, percent: u32) -> bool {
@@ -312,30 +319,36 @@ fn chances(rng: &mut ChaCha8Rng) -> Chances {
 fn a_million_deviating_steps_never_overlap_and_the_next_whole_step_is_as_planned() {
     let mut rng = ChaCha8Rng::seed_from_u64(20);
     let mut seen = Deviations::default();
-    let (mut steps, mut given_out) = (0, 0_u64);
+    let (mut steps, mut requests) = (0, 0_u64);
     while steps < STEPS {
         let program = Program::random(&mut rng);
         let table = SlotTable::new(&program.slots).unwrap();
         let mut run = Run {
-            replay: Replay::new(table),
+            replay: Replay::new(table.clone()),
+            counted: Replay::new(table),
             rng: ChaCha8Rng::seed_from_u64(rng.random()),
             oracle: Oracle::default(),
             handles: Vec::new(),
             strays: Vec::new(),
             scopes: Vec::new(),
-            compares: rng.random(),
             program: &program,
         };
-        for step in 0..STEPS_PER_PLAN {
-            // Every other step is whole: whatever happened before, it must be as planned.
-            if step % 2 == 0 {
-                let before = run.replay.deviations();
-                run.step(Chances::default());
-                assert_eq!(run.replay.deviations(), before, "a whole step after a broken one");
-            } else {
-                let chances = chances(&mut rng);
-                run.step(chances);
+        let mut last = (Chances::default(), run.rng.clone());
+        for _ in 0..STEPS_PER_PLAN {
+            match rng.random_range(0..4) {
+                // A whole step: whatever happened before, it must be as planned.
+                0 => {
+                    let before = run.replay.deviations();
+                    run.step(Chances::default());
+                    assert_eq!(run.replay.deviations(), before, "a whole step after a broken one");
+                    continue;
+                }
+                // The last step once more, deviations and all.
+                1 => run.rng = last.1.clone(),
+                _ => last = (chances(&mut rng), run.rng.clone()),
             }
+            run.step(last.0);
+            steps += 1;
         }
         let of_plan = run.replay.deviations();
         seen.smaller += of_plan.smaller;
@@ -345,10 +358,9 @@ fn a_million_deviating_steps_never_overlap_and_the_next_whole_step_is_as_planned
         seen.late += of_plan.late;
         seen.unfreed += of_plan.unfreed;
         seen.steps += of_plan.steps;
-        steps += STEPS_PER_PLAN;
-        given_out += STEPS_PER_PLAN * program.slots.len() as u64;
+        requests += STEPS_PER_PLAN * program.slots.len() as u64;
     }
-    println!("{steps} steps, about {given_out} requests, {seen:?}");
+    println!("{steps} deviating steps, about {requests} requests, {seen:?}");
     let kinds = [seen.smaller, seen.larger, seen.extra, seen.missing, seen.late, seen.unfreed];
     assert!(kinds.iter().all(|&count| count > 10_000), "each kind was met often: {seen:?}");
 }

@@ -55,7 +55,7 @@ impl Event {
 #[derive(Debug)]
 pub(super) struct Script {
     events: Vec<Event>,
-    /// The next event, or [`LEFT`] once the step has not gone on as the script does, and between steps.
+    /// The next event, or [`LEFT`] once the step has not gone on as the script does.
     at: Cell<usize>,
     /// The step that is being recorded.
     record: RefCell<Vec<Event>>,
@@ -160,7 +160,6 @@ impl Script {
 
     /// A step ends that never left the script.
     pub(super) fn end_done(&self) {
-        self.at.set(LEFT);
         self.left_in_a_row.set(0);
     }
 
@@ -199,11 +198,6 @@ impl Script {
                 record.push(event);
             }
         }
-    }
-
-    /// This step is none to compare others with.
-    pub(super) fn stop_recording(&self) {
-        self.recording.set(false);
     }
 
     /// A step ends that left the script; `as_planned` says that it can be one.
