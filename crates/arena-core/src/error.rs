@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::panic::Location;
 
 use crate::bytes::{Alignment, BadAlignment, ByteSize};
-use crate::placement::{Deviations, SlotTableError};
+use crate::placement::{DeviationSite, Deviations, SlotTableError};
 
 /// An error of the arena: one pointer, so that the allocation's result stays small.
 ///
@@ -41,6 +42,15 @@ impl Error {
             ErrorKind::OrderLost(_) => true,
             _ => false,
         }
+    }
+
+    /// Adds the call that asked, if this is a request that did not fit.
+    #[cold]
+    pub(crate) fn asked_at(mut self, call_site: &'static Location<'static>) -> Self {
+        if let ErrorKind::Exhausted(exhausted) = self.kind_mut() {
+            exhausted.call_site = Some(call_site);
+        }
+        self
     }
 
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
@@ -234,6 +244,8 @@ pub struct Exhausted {
     /// Bytes by which the capacity is too small for this request. Exact where nothing is kept; the
     /// padding of kept buffers moves with the capacity, and may ask for up to their alignment more.
     pub missing_bytes: u64,
+    /// The call that asked.
+    pub call_site: Option<&'static Location<'static>>,
     /// The scope that asked, if one did.
     pub scope: Option<ScopeFacts>,
     /// The plan that the step follows, and how it deviated from it, if it has one.
@@ -248,11 +260,17 @@ pub struct PlanFacts {
     pub peak_bytes: u64,
     /// What was not as planned since it was installed, this step included.
     pub deviations: Deviations,
+    /// The last of them that is known by its call, often this very request.
+    pub last: Option<DeviationSite>,
 }
 
 impl PlanFacts {
-    pub(crate) const fn new(peak_bytes: u64, deviations: Deviations) -> Self {
-        Self { peak_bytes, deviations }
+    pub(crate) const fn new(
+        peak_bytes: u64,
+        deviations: Deviations,
+        last: Option<DeviationSite>,
+    ) -> Self {
+        Self { peak_bytes, deviations, last }
     }
 }
 
@@ -301,6 +319,9 @@ impl fmt::Display for Exhausted {
             self.used_bytes,
             self.kept_bytes,
         )?;
+        if let Some(call_site) = self.call_site {
+            write!(f, "; asked at {call_site}")?;
+        }
         if let Some(scope) = &self.scope {
             write!(
                 f,
@@ -309,8 +330,11 @@ impl fmt::Display for Exhausted {
                 scope.name, scope.depth, scope.requests, scope.largest_bytes, scope.resets
             )?;
         }
-        if let Some(PlanFacts { peak_bytes, deviations }) = &self.plan {
+        if let Some(PlanFacts { peak_bytes, deviations, last }) = &self.plan {
             write!(f, "; off its plan of {peak_bytes} bytes: {deviations}")?;
+            if let Some(site) = last {
+                write!(f, ", the last {site}")?;
+            }
         }
         write!(
             f,

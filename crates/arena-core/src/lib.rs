@@ -54,7 +54,10 @@ pub use error::{
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span};
 pub use pin::RegionPin;
-pub use placement::{Deviations, Placement, PlanId, PlannedSlot, SlotTable, SlotTableError};
+pub use placement::{
+    DeviationKind, DeviationSite, Deviations, Placement, PlanId, PlannedSlot, SlotTable,
+    SlotTableError,
+};
 pub use raw_arena::{Checkpoint, POISON_BYTE, RawArena};
 pub use region::Region;
 pub use stats::Stats;

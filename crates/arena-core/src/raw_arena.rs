@@ -8,6 +8,7 @@ mod watch;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hint::cold_path;
+use std::panic::Location;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -166,15 +167,18 @@ impl<D: Device> RawArena<D> {
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) when it does not fit,
     /// [`ErrorKind::TooBig`](crate::ErrorKind::TooBig) when it never can, or an error that a close
     /// left behind.
+    #[track_caller]
     pub fn persistent<T: Pod>(
         &self,
         len: usize,
         alignment: Alignment,
     ) -> Result<Persistent<T, D>, Error> {
+        let call_site = Location::caller();
         self.take_deferred()?;
         self.region.device().refuse_in_capture("persistent")?;
         let alignment = alignment.max(Alignment::of::<T>());
-        let (span, kept) = self.zones.place_persistent(bytes_of::<T>(len)?, alignment)?;
+        let placed = self.zones.place_persistent(bytes_of::<T>(len)?, alignment);
+        let (span, kept) = placed.map_err(|error| error.asked_at(call_site))?;
         if let (true, Some(demand)) = (kept, &self.demand) {
             demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());
         }
@@ -191,6 +195,7 @@ impl<D: Device> RawArena<D> {
     ///
     /// As for [`persistent`](Self::persistent).
     #[inline]
+    #[track_caller]
     pub fn transient<T: Pod>(
         &self,
         len: usize,
@@ -243,6 +248,7 @@ impl<D: Device> RawArena<D> {
     /// As for [`persistent`](Self::persistent).
     #[cold]
     #[inline(never)]
+    #[track_caller]
     pub fn transient_slowly<T: Pod>(
         &self,
         len: usize,
@@ -253,7 +259,9 @@ impl<D: Device> RawArena<D> {
             let element_bytes = size_of::<T>() as u64;
             return Err(ErrorKind::TooBig { elements: len as u64, element_bytes }.into());
         }
-        let (address, slot) = self.place_slowly(bytes, alignment)?;
+        let call_site = Location::caller();
+        let placed = self.place_slowly(bytes, alignment, call_site);
+        let (address, slot) = placed.map_err(|error| error.asked_at(call_site))?;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
         // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
         // root scope took for it; or in an allocation of their own, which the arena holds until the
@@ -264,7 +272,12 @@ impl<D: Device> RawArena<D> {
     }
 
     /// An address for a request, and its slot where a plan gave it.
-    fn place_slowly(&self, bytes: u64, alignment: Alignment) -> Result<(u64, u32), Error> {
+    fn place_slowly(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Result<(u64, u32), Error> {
         self.take_deferred()?;
         let (address, offset_bytes, slot) = match &self.separate {
             Some(separate) => {
@@ -272,7 +285,7 @@ impl<D: Device> RawArena<D> {
                 (address, offset_bytes, NO_SLOT)
             }
             None => {
-                let (address, slot) = match self.place_by_plan(bytes, alignment) {
+                let (address, slot) = match self.place_by_plan(bytes, alignment, call_site) {
                     Some(placed) => placed,
                     None => (self.address_of(self.place_by_bump(bytes, alignment)?), NO_SLOT),
                 };

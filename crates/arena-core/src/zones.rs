@@ -223,6 +223,7 @@ impl Zones {
             free_bytes,
             kept_bytes: self.kept_bytes(),
             missing_bytes: needed_bytes.saturating_sub(free_bytes),
+            call_site: None,
             scope: None,
             plan: None,
         }

@@ -4,7 +4,8 @@ use std::error::Error;
 
 use arena_plan::{AutoPlan, Options, PlannedStep, lower_bound, trace_of};
 use arena_scope::{
-    Alignment, Arena, ByteSize, EventLog, Host, Probe, Reset, Scope, ScopeOptions, Transient,
+    Alignment, Arena, ByteSize, DeviationKind, EventLog, Host, PlannedSlot, Probe, Reset, Scope,
+    ScopeOptions, SlotTable, Transient,
 };
 use rstest::rstest;
 
@@ -135,7 +136,12 @@ fn what_is_larger_than_planned_is_bumped_above_the_plan_or_an_error_that_names_i
     let error = tight.scope_with(STEP, |scope| step(scope, 8)).unwrap_err();
     let facts = error.as_exhausted().ok_or("another error")?.plan.ok_or("the plan is not named")?;
     assert_eq!(facts.deviations.larger, 1);
+    let request = facts.last.ok_or("the deviation is not named")?;
+    assert_eq!((request.kind, request.count), (DeviationKind::Larger, 1));
     assert!(error.to_string().contains("off its plan of"), "{error}");
+    // The call in `step` that asked, both as the request and as the deviation.
+    let called = format!("{}:", file!());
+    assert_eq!(error.to_string().matches(&called).count(), 2, "{error}");
     assert_eq!(tight.stats().used_bytes, 1024);
     tight.scope_with(STEP, |scope| step(scope, 1))?;
     Ok(())
@@ -272,5 +278,48 @@ fn steps_that_keep_deviating_are_recorded_and_planned_anew() -> Outcome {
     until_planned(&mut arena, 8, larger)?;
     arena.scope_with(STEP, |scope| step(scope, 8))?;
     assert_eq!(arena.plan_deviations(STEP).ok_or("no plan")?.total(), 0);
+    Ok(())
+}
+
+/// Each way to deviate, as one step after a plan of four equal buffers that take turns, and the call that
+/// is told.
+#[rstest]
+#[case::smaller(DeviationKind::Smaller, |scope: &mut Scope<'_, '_>| {
+    (scope.alloc::<u8>(200).map(drop), line!())
+})]
+#[case::larger(DeviationKind::Larger, |scope: &mut Scope<'_, '_>| {
+    (scope.alloc::<u8>(400).map(drop), line!())
+})]
+#[case::extra(DeviationKind::Extra, |scope: &mut Scope<'_, '_>| {
+    for bytes in [300, 310, 320, 330] {
+        scope.alloc::<u8>(bytes).unwrap();
+    }
+    (scope.alloc::<u8>(1).map(drop), line!())
+})]
+#[case::missing(DeviationKind::Missing, |scope: &mut Scope<'_, '_>| {
+    (scope.alloc::<u8>(330).map(drop), line!())
+})]
+#[case::late(DeviationKind::Late, |scope: &mut Scope<'_, '_>| {
+    let _late = scope.alloc::<u8>(300).unwrap();
+    (scope.alloc_zeroed::<u8>(310).map(drop), line!())
+})]
+fn a_deviation_is_named_at_its_call(
+    #[case] kind: DeviationKind,
+    #[case] deviating: fn(&mut Scope<'_, '_>) -> (Result<(), arena_scope::Error>, u32),
+) -> Outcome {
+    let slot = |bytes| PlannedSlot { offset_bytes: 0, bytes, alignment: Alignment::DEFAULT };
+    let table = SlotTable::new(&[300, 310, 320, 330].map(slot))?;
+    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(8)).build()?;
+    arena.install_plan(STEP, table)?;
+    for times in 1..=3 {
+        let line = arena.scope_with(STEP, |scope| {
+            let (done, line) = deviating(scope);
+            done.map(|()| line)
+        })?;
+        let sites = arena.plan_deviation_sites(STEP);
+        let named = sites.iter().find(|site| site.kind == kind).ok_or("it is not named")?;
+        assert_eq!((named.call_site.file(), named.call_site.line()), (file!(), line));
+        assert_eq!(named.count, times);
+    }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use arena_core::{
-    Alignment, ByteSize, Deviations, Device, Error, EventLog, Host, Persistent, Placement, Pod,
-    Probe, RawArena, Region, SlotTable, Span, Stats,
+    Alignment, ByteSize, DeviationSite, Deviations, Device, Error, EventLog, Host, Persistent,
+    Placement, Pod, Probe, RawArena, Region, SlotTable, Span, Stats,
 };
 
 use crate::guard::Guard;
@@ -104,6 +104,7 @@ impl<D: Device> Arena<D> {
     /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when it does not fit,
     /// [`ErrorKind::TooBig`](arena_core::ErrorKind::TooBig) when it never can, or an error that an
     /// earlier close left behind.
+    #[track_caller]
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
         self.state.raw.persistent(len, Alignment::DEFAULT)
     }
@@ -113,6 +114,7 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the fill.
+    #[track_caller]
     pub fn persistent_zeroed<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
         self.state.raw.persistent_zeroed(len, Alignment::DEFAULT)
     }
@@ -122,6 +124,7 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    #[track_caller]
     pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
         self.state.raw.persistent_from_aligned(values, Alignment::DEFAULT)
     }
@@ -291,6 +294,14 @@ impl<D: Device> Arena<D> {
     pub fn plan_deviations(&self, options: ScopeOptions) -> Option<Deviations> {
         let plan = self.state.plans.borrow().exact(options)?;
         self.state.raw.plan_deviations(plan)
+    }
+
+    /// Where in the program requests were not as planned since the plan for this key was installed:
+    /// the first 32 places, each with how often.
+    #[must_use]
+    pub fn plan_deviation_sites(&self, options: ScopeOptions) -> Vec<DeviationSite> {
+        let plan = self.state.plans.borrow().exact(options);
+        plan.map_or_else(Vec::new, |plan| self.state.raw.plan_deviation_sites(plan))
     }
 
     /// Where the plan for this key lies in the region; `None` without a plan.

@@ -67,11 +67,11 @@ pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
 #[cfg(feature = "_cuda")]
 pub use arena_core::cudarc;
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, Deviations, Device, DeviceError,
-    DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event, EventLog, Exhausted, GuardZone, Host,
-    HostVisible, ParseByteSizeError, Persistent, Placement, PlanFacts, PlannedSlot, Pod, Probe,
-    Region, RowLayout, ScopeFacts, SlotTable, SlotTableError, Span, Stats, Transient, View,
-    ViewMut, Zeroable, bytes_of, device, elements_of, layout,
+    Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
+    Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,
+    EventLog, Exhausted, GuardZone, Host, HostVisible, ParseByteSizeError, Persistent, Placement,
+    PlanFacts, PlannedSlot, Pod, Probe, Region, RowLayout, ScopeFacts, SlotTable, SlotTableError,
+    Span, Stats, Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
 };
 pub use bumpalo;
 

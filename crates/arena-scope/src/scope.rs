@@ -57,6 +57,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Ok::<(), Error>(())
     /// ```
     #[inline]
+    #[track_caller]
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
         self.alloc_aligned(len, Alignment::DEFAULT)
     }
@@ -67,6 +68,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`alloc`](Self::alloc).
     #[inline]
+    #[track_caller]
     pub fn alloc_aligned<T: Pod>(
         &self,
         len: usize,
@@ -80,6 +82,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc), or the device's refusal of the fill.
+    #[track_caller]
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
         let alignment = Alignment::DEFAULT;
         self.state.count(self.state.raw.transient_zeroed(len, alignment), alignment, self.depth)
@@ -91,6 +94,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc), or the device's refusal of the copy.
+    #[track_caller]
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Transient<'s, T, D>, Error> {
         let alignment = Alignment::DEFAULT;
         self.state.count(self.state.raw.transient_from(values, alignment), alignment, self.depth)
@@ -103,6 +107,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`alloc`](Self::alloc); [`ErrorKind::ElementMismatch`] when the layout is for elements
     /// of another size.
+    #[track_caller]
     pub fn alloc_rows<T: Pod>(&self, layout: &RowLayout) -> Result<Transient<'s, T, D>, Error> {
         layout.check_element::<T>()?;
         self.alloc_aligned(layout.len(), layout.alignment())
@@ -115,6 +120,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc).
+    #[track_caller]
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
         let made = self.state.raw.persistent(len, Alignment::DEFAULT);
         made.map_err(|error| self.state.in_scope(error, self.depth))
@@ -125,6 +131,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    #[track_caller]
     pub fn promote<T: Pod>(&self, result: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
         let promoted = self.state.raw.persistent_copy(result, Alignment::DEFAULT);
         promoted.map_err(|error| self.state.in_scope(error, self.depth))

@@ -346,6 +346,7 @@ impl<D: Device> State<D> {
     // --- requests -----------------------------------------------------------------------------
 
     #[inline]
+    #[track_caller]
     pub(crate) fn alloc<T: Pod>(
         &self,
         len: usize,
@@ -365,6 +366,7 @@ impl<D: Device> State<D> {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn alloc_watched<T: Pod>(
         &self,
         len: usize,

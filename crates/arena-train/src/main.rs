@@ -131,7 +131,9 @@ fn train<B: Backend>(
     }
     let evaluation = trainer.evaluate(&data.test)?;
     let observed = trainer.steady_state().context("the arena is observed")?;
-    let step = Step::new(demand.plans.train.as_ref(), trainer.arena().plan_deviations(TRAIN));
+    let arena = trainer.arena();
+    let (deviations, sites) = (arena.plan_deviations(TRAIN), arena.plan_deviation_sites(TRAIN));
+    let step = Step::new(demand.plans.train.as_ref(), deviations, &sites);
     let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed, step);
     print!("{summary}");
     if let Some(path) = &arguments.json {

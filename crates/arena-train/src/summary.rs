@@ -3,13 +3,13 @@
 use std::fmt;
 
 use arena_plan::PlannedStep;
-use arena_scope::{ByteSize, Deviations, Stats, SteadyState};
+use arena_scope::{ByteSize, DeviationSite, Deviations, Stats, SteadyState};
 use serde::Serialize;
 
 use crate::training::{Evaluation, Trained};
 
 /// What a training step's buffers need. All sizes are bytes.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Step {
     /// All buffers of a step together, each rounded up to its alignment: what the bump needs. Null
     /// when no step was recorded.
@@ -25,12 +25,18 @@ pub struct Step {
     /// Requests that were not as planned, smaller ones left out: those keep their address. Null where
     /// steps bump.
     pub deviations: Option<u64>,
+    /// The calls in the program that were not as planned, in which way and how often.
+    pub deviation_sites: Vec<String>,
 }
 
 impl Step {
     /// The figures of a planned step, and of how a run followed it, if it did.
     #[must_use]
-    pub fn new(planned: Option<&PlannedStep>, deviations: Option<Deviations>) -> Self {
+    pub fn new(
+        planned: Option<&PlannedStep>,
+        deviations: Option<Deviations>,
+        sites: &[DeviationSite],
+    ) -> Self {
         let followed = planned.filter(|_| deviations.is_some());
         Self {
             step_sum_bytes: planned.map(|step| step.sum_bytes),
@@ -39,6 +45,7 @@ impl Step {
             planned_peak_bytes: followed.map(|step| step.plan.peak_bytes()),
             plan_seconds: followed.map(|step| step.elapsed.as_secs_f64()),
             deviations: deviations.map(|deviations| deviations.total()),
+            deviation_sites: sites.iter().map(DeviationSite::to_string).collect(),
         }
     }
 }
@@ -159,6 +166,9 @@ impl fmt::Display for Summary {
             let told =
                 format_args!("{peak}, {milliseconds:.2} ms to solve, {deviations} deviations");
             line(f, "plan", told)?;
+        }
+        for site in &self.step.deviation_sites {
+            line(f, "not as planned", format_args!("{site}"))?;
         }
         if self.kept_bytes > 0 {
             line(f, "kept", format_args!("{}", size(self.kept_bytes)))?;

@@ -17,8 +17,10 @@
 //!   what a whole step would have made it.
 
 use std::cell::{Cell, RefCell};
+use std::panic::Location;
 
 use super::deviations::Deviations;
+use super::sites::{DeviationKind, DeviationSite, Sites};
 use super::slots::{Slot, SlotState, SlotTable};
 use crate::bytes::Alignment;
 
@@ -38,6 +40,7 @@ pub(super) struct Counters {
     /// The scopes around it, and below them one that stands for none.
     outer: RefCell<Vec<OpenScope>>,
     deviations: Cell<Deviations>,
+    sites: RefCell<Sites>,
     /// Those when the step began.
     before: Cell<Deviations>,
 }
@@ -76,7 +79,12 @@ impl InnermostScope {
 
 impl Counters {
     pub(super) fn new(table: SlotTable) -> Self {
-        Self { table, outer: RefCell::new(Vec::with_capacity(8)), ..Self::default() }
+        Self {
+            table,
+            outer: RefCell::new(Vec::with_capacity(8)),
+            sites: RefCell::new(Sites::new()),
+            ..Self::default()
+        }
     }
 
     pub(super) fn table(&self) -> &SlotTable {
@@ -85,6 +93,23 @@ impl Counters {
 
     pub(super) fn deviations(&self) -> Deviations {
         self.deviations.get()
+    }
+
+    /// Where requests were not as planned.
+    pub(super) fn sites(&self) -> Vec<DeviationSite> {
+        self.sites.borrow().all().to_vec()
+    }
+
+    /// The last such request.
+    pub(super) fn last_site(&self) -> Option<DeviationSite> {
+        self.sites.borrow().last()
+    }
+
+    fn note_at(&self, kind: DeviationKind, count: u64, call_site: &'static Location<'static>) {
+        if count > 0 {
+            self.note(|deviations| *deviations.of(kind) += count);
+            self.sites.borrow_mut().note(kind, call_site);
+        }
     }
 
     fn note(&self, deviation: impl FnOnce(&mut Deviations)) {
@@ -213,10 +238,15 @@ impl Counters {
     /// A request that is not the next slot's to the byte, or whose slot is not free.
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_off_plan(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+    pub(super) fn alloc_off_plan(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Option<(u32, u64)> {
         let next = self.next.get();
         if next == self.table.len() {
-            self.note(|deviations| deviations.extra += 1);
+            self.note_at(DeviationKind::Extra, 1, call_site);
             return None;
         }
         let slot = self.table.slots.get(next)?;
@@ -230,30 +260,30 @@ impl Counters {
                 slot.bytes == bytes && self.table.aligns(slot.offset_bytes, alignment)
             };
             if let Some(distance) = ahead.position(same) {
-                self.note(|deviations| deviations.missing += distance as u64);
+                self.note_at(DeviationKind::Missing, distance as u64, call_site);
                 self.pass_over(distance);
-                return self.take_next(bytes);
+                return self.take_next(bytes, call_site);
             }
             if !fits {
                 self.astray.set(true);
-                self.note(|deviations| deviations.larger += 1);
+                self.note_at(DeviationKind::Larger, 1, call_site);
                 return None;
             }
         }
-        self.take_next(bytes)
+        self.take_next(bytes, call_site)
     }
 
     /// Gives the next slot out if it is free, and passes over it if it is not.
-    fn take_next(&self, bytes: u64) -> Option<(u32, u64)> {
+    fn take_next(&self, bytes: u64, call_site: &'static Location<'static>) -> Option<(u32, u64)> {
         let number = self.next.get();
         let (slot, state) = (self.table.slots.get(number)?, self.table.states.get(number)?);
         if !state.is_free() {
-            self.note(|deviations| deviations.late += 1);
+            self.note_at(DeviationKind::Late, 1, call_site);
             self.pass_over(1);
             return None;
         }
         let smaller = bytes < slot.bytes;
-        self.note(|deviations| deviations.smaller += u64::from(smaller));
+        self.note_at(DeviationKind::Smaller, u64::from(smaller), call_site);
         self.astray.set(self.astray.get() && smaller);
         state.give_out(slot.needed);
         Some((self.advance(), slot.offset_bytes))

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::sites::DeviationKind;
+
 /// What was not as planned, since the plan was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -28,6 +30,16 @@ impl Deviations {
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.larger + self.extra + self.missing + self.late
+    }
+
+    pub(super) const fn of(&mut self, kind: DeviationKind) -> &mut u64 {
+        match kind {
+            DeviationKind::Smaller => &mut self.smaller,
+            DeviationKind::Larger => &mut self.larger,
+            DeviationKind::Extra => &mut self.extra,
+            DeviationKind::Missing => &mut self.missing,
+            DeviationKind::Late => &mut self.late,
+        }
     }
 }
 

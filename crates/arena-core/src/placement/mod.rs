@@ -11,6 +11,7 @@ mod deviations;
 mod plans;
 mod replay;
 mod script;
+mod sites;
 mod slots;
 
 #[cfg(test)]
@@ -20,4 +21,5 @@ pub use chosen::Placement;
 pub use deviations::Deviations;
 pub use plans::PlanId;
 pub(crate) use plans::{Planned, Plans};
+pub use sites::{DeviationKind, DeviationSite};
 pub use slots::{PlannedSlot, SlotTable, SlotTableError};

@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::mem;
+use std::panic::Location;
 
 use super::deviations::Deviations;
 use super::replay::Replay;
+use super::sites::DeviationSite;
 use super::slots::SlotTable;
 use crate::bytes::Alignment;
 
@@ -111,6 +113,16 @@ impl Planned {
         self.replay.deviations()
     }
 
+    /// Where requests were not as planned.
+    pub(crate) fn sites(&self) -> Vec<DeviationSite> {
+        self.replay.sites()
+    }
+
+    /// The last such request.
+    pub(crate) fn last_site(&self) -> Option<DeviationSite> {
+        self.replay.last_site()
+    }
+
     /// A scope opens inside.
     pub(crate) fn open(&self) {
         self.replay.open();
@@ -134,8 +146,13 @@ impl Planned {
     }
 
     /// The same for any request, or `None` if the bump must serve it.
-    pub(crate) fn place(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
-        let (slot, offset_bytes) = self.replay.alloc(bytes, alignment)?;
+    pub(crate) fn place(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Option<(u32, u64)> {
+        let (slot, offset_bytes) = self.replay.alloc(bytes, alignment, call_site)?;
         Some((slot, self.start_address + offset_bytes))
     }
 

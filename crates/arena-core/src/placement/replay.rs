@@ -7,9 +7,12 @@
 //! All changes go through shared references, for requests and drops come from everywhere at once.
 //! Nothing in here calls anybody back, and nobody but the arena's own thread comes here.
 
+use std::panic::Location;
+
 use super::counters::Counters;
 use super::deviations::Deviations;
 use super::script::{Event, Kind, Script};
+use super::sites::DeviationSite;
 use super::slots::SlotTable;
 use crate::bytes::Alignment;
 
@@ -31,6 +34,14 @@ impl Replay {
 
     pub(crate) fn deviations(&self) -> Deviations {
         self.counters.deviations()
+    }
+
+    pub(crate) fn sites(&self) -> Vec<DeviationSite> {
+        self.counters.sites()
+    }
+
+    pub(crate) fn last_site(&self) -> Option<DeviationSite> {
+        self.counters.last_site()
     }
 
     /// Between two steps: what was recorded may now be compared with. Without this all is counted.
@@ -107,9 +118,14 @@ impl Replay {
     }
 
     /// The slot and the offset for any request, or `None` if the bump must serve it.
-    pub(crate) fn alloc(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+    pub(crate) fn alloc(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Option<(u32, u64)> {
         self.alloc_counted(bytes, alignment)
-            .or_else(|| self.counters.alloc_off_plan(bytes, alignment))
+            .or_else(|| self.counters.alloc_off_plan(bytes, alignment, call_site))
     }
 
     /// Whether the drop of a slot's handle repeats the script; it is done with then.

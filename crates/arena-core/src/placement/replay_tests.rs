@@ -1,6 +1,7 @@
 //! A million random steps that deviate from random plans in every way, against a set of intervals.
 
 use std::collections::BTreeMap;
+use std::panic::Location;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -376,7 +377,7 @@ fn replay(slots: &[PlannedSlot]) -> Replay {
 /// As an arena asks, for a plan that starts at the address 0.
 fn ask_for(replay: &Replay, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
     let placed = replay.alloc_as_before(bytes, alignment, 0);
-    placed.or_else(|| replay.alloc(bytes, alignment))
+    placed.or_else(|| replay.alloc(bytes, alignment, Location::caller()))
 }
 
 fn drop_slot(replay: &Replay, slot: u32) {

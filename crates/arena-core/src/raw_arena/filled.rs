@@ -18,6 +18,7 @@ impl<D: Device> RawArena<D> {
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy. Nothing is
     /// changed then.
+    #[track_caller]
     pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
         self.persistent_from_aligned(values, Alignment::DEFAULT)
     }
@@ -27,6 +28,7 @@ impl<D: Device> RawArena<D> {
     /// # Errors
     ///
     /// As for [`persistent_from`](Self::persistent_from).
+    #[track_caller]
     pub fn persistent_from_aligned<T: Pod>(
         &self,
         values: &[T],
@@ -40,6 +42,7 @@ impl<D: Device> RawArena<D> {
     /// # Errors
     ///
     /// As for [`persistent_from`](Self::persistent_from).
+    #[track_caller]
     pub fn persistent_zeroed<T: Pod>(
         &self,
         len: usize,
@@ -53,6 +56,7 @@ impl<D: Device> RawArena<D> {
     /// # Errors
     ///
     /// As for [`persistent_from`](Self::persistent_from).
+    #[track_caller]
     pub fn persistent_copy<T: Pod>(
         &self,
         view: View<'_, T, D>,
@@ -62,6 +66,7 @@ impl<D: Device> RawArena<D> {
     }
 
     /// `fill` makes no request of its own.
+    #[track_caller]
     fn persistent_filled<T: Pod>(
         &self,
         len: usize,
@@ -83,6 +88,7 @@ impl<D: Device> RawArena<D> {
     /// # Errors
     ///
     /// As for [`persistent_from`](Self::persistent_from).
+    #[track_caller]
     pub fn transient_zeroed<T: Pod>(
         &self,
         len: usize,
@@ -96,6 +102,7 @@ impl<D: Device> RawArena<D> {
     /// # Errors
     ///
     /// As for [`persistent_from`](Self::persistent_from).
+    #[track_caller]
     pub fn transient_from<T: Pod>(
         &self,
         values: &[T],
@@ -105,6 +112,7 @@ impl<D: Device> RawArena<D> {
     }
 
     /// `fill` makes no request of its own.
+    #[track_caller]
     fn transient_filled<T: Pod>(
         &self,
         len: usize,

@@ -1,6 +1,8 @@
 //! Steps that follow a plan: the root scope takes the plan's bytes, slots are given out of them, and
 //! the bump goes on above.
 
+use std::panic::Location;
+
 use super::RawArena;
 use crate::buffer::NO_SLOT;
 use crate::bytes::Alignment;
@@ -8,7 +10,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, PlanFacts};
 use crate::event_log::Event;
 use crate::layout::{Span, align_up};
-use crate::placement::{Deviations, PlanId, Planned, SlotTable};
+use crate::placement::{DeviationSite, Deviations, PlanId, Planned, SlotTable};
 
 /// What a request was given, in two words: they are returned in registers.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +94,13 @@ impl<D: Device> RawArena<D> {
     /// `&mut self` proves.
     pub fn select_plan(&mut self, plan: Option<PlanId>) {
         self.plans.select(plan.filter(|_| self.separate.is_none()));
+    }
+
+    /// Where in the program requests were not as planned since a plan was installed: the first 32
+    /// places.
+    #[must_use]
+    pub fn plan_deviation_sites(&self, plan: PlanId) -> Vec<DeviationSite> {
+        self.plans.get(plan).map(Planned::sites).unwrap_or_default()
     }
 
     /// A root scope opens. If it follows a plan, the cursor goes above the plan's bytes.
@@ -202,11 +211,16 @@ impl<D: Device> RawArena<D> {
     }
 
     /// The address and the slot for any request that the plan can serve.
-    pub(super) fn place_by_plan(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+    pub(super) fn place_by_plan(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Option<(u64, u32)> {
         if bytes == 0 {
             return None; // Empty requests take no room, and no slot.
         }
-        let (slot, address) = self.plans.followed()?.place(bytes, alignment)?;
+        let (slot, address) = self.plans.followed()?.place(bytes, alignment, call_site)?;
         Some((address, slot))
     }
 
@@ -216,8 +230,8 @@ impl<D: Device> RawArena<D> {
         if let ErrorKind::Exhausted(exhausted) = error.kind_mut()
             && let Some(planned) = self.plans.followed()
         {
-            let (table, deviations) = (planned.table(), planned.deviations());
-            exhausted.plan = Some(PlanFacts::new(table.peak_bytes(), deviations));
+            let (peak_bytes, deviations) = (planned.table().peak_bytes(), planned.deviations());
+            exhausted.plan = Some(PlanFacts::new(peak_bytes, deviations, planned.last_site()));
         }
         error
     }

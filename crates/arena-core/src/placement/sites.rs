@@ -1,0 +1,87 @@
+//! Where in a program a step was not as planned.
+
+use std::fmt;
+use std::panic::Location;
+
+/// A kind of request that is not as planned, or of a slot that nobody asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviationKind {
+    /// It is smaller than its slot, and got its address all the same.
+    Smaller,
+    /// It is larger than the next slot, and no slot ahead is its own.
+    Larger,
+    /// It comes after the last slot.
+    Extra,
+    /// Slots before its own were not asked for.
+    Missing,
+    /// Its slot's bytes were not free yet.
+    Late,
+}
+
+impl DeviationKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Smaller => "smaller",
+            Self::Larger => "larger",
+            Self::Extra => "extra",
+            Self::Missing => "missing before",
+            Self::Late => "freed late",
+        }
+    }
+}
+
+/// A place in a program whose requests are not as planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviationSite {
+    /// In which way.
+    pub kind: DeviationKind,
+    /// The call that asks.
+    pub call_site: &'static Location<'static>,
+    /// Steps go by it again and again: how often so far.
+    pub count: u64,
+}
+
+impl fmt::Display for DeviationSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} ({} times)", self.kind.name(), self.call_site, self.count)
+    }
+}
+
+/// The first [`MOST`] places. More would not say more: a step that has so many is another step.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sites {
+    sites: Vec<DeviationSite>,
+    /// The one noted last, if it was kept.
+    last: Option<usize>,
+}
+
+const MOST: usize = 32;
+
+impl Sites {
+    /// None yet. Noting one allocates nothing.
+    pub(super) fn new() -> Self {
+        Self { sites: Vec::with_capacity(MOST), last: None }
+    }
+
+    pub(super) fn note(&mut self, kind: DeviationKind, call_site: &'static Location<'static>) {
+        let same = |site: &DeviationSite| site.kind == kind && site.call_site == call_site;
+        self.last = self.sites.iter().position(same);
+        if self.last.is_none() && self.sites.len() < MOST {
+            self.last = Some(self.sites.len());
+            self.sites.push(DeviationSite { kind, call_site, count: 0 });
+        }
+        if let Some(last) = self.last {
+            self.sites[last].count += 1;
+        }
+    }
+
+    pub(super) fn all(&self) -> &[DeviationSite] {
+        &self.sites
+    }
+
+    pub(super) fn last(&self) -> Option<DeviationSite> {
+        self.last.map(|last| self.sites[last])
+    }
+}
