@@ -57,6 +57,16 @@ struct Frame {
     name: &'static str,
     variant: u64,
     reset: Reset,
+    /// On a profiler's timeline.
+    range: Option<u64>,
+}
+
+impl Frame {
+    fn end_range<D: Device>(&self, raw: &RawArena<D>) {
+        if let Some(id) = self.range {
+            raw.region().device().end_range(id);
+        }
+    }
 }
 
 impl<D: Device> State<D> {
@@ -133,6 +143,7 @@ impl<D: Device> State<D> {
             name: options.name,
             variant: options.variant,
             reset: options.reset.unwrap_or(self.reset),
+            range: self.raw.region().device().begin_range(options.name),
         });
         Ok(depth)
     }
@@ -183,6 +194,7 @@ impl<D: Device> State<D> {
         if depth == 1 {
             self.close_root(high_water_bytes, &frame);
         }
+        frame.end_range(&self.raw);
         joined.and(cleared).and(released.map_err(|error| found_by(frame.name, error)))
     }
 
@@ -282,6 +294,7 @@ impl<D: Device> State<D> {
             self.note_high_water(&frame);
             self.pass_on_reset(frame.reset);
             self.raw.merge_inner();
+            frame.end_range(&self.raw);
             self.generation.set(self.generation.get() + 1);
         }
     }
@@ -406,6 +419,15 @@ impl<D: Device> State<D> {
 
     pub(crate) fn bump(&self, depth: u32) -> &bumpalo::Bump {
         self.bumps.get(depth as usize)
+    }
+}
+
+impl<D: Device> Drop for State<D> {
+    /// Ends the ranges of what was forgotten for good.
+    fn drop(&mut self) {
+        for frame in self.frames.get_mut().iter().rev() {
+            frame.end_range(&self.raw);
+        }
     }
 }
 

@@ -62,6 +62,9 @@ pub struct Arguments {
     /// Read the losses of so many steps at once; above 1 on a CUDA device, with a scope per minibatch
     #[arg(long, default_value = "1")]
     pub loss_every: NonZeroU16,
+    /// Show each scope to profilers as an NVTX range; on a CUDA device
+    #[arg(long)]
+    pub ranges: bool,
     /// Threads [default: one for each processor]
     #[arg(long)]
     pub threads: Option<NonZeroUsize>,
@@ -174,14 +177,19 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// [`NotAhead`] for an option that asks the host to run ahead where it does not.
-    pub fn check(&self) -> Result<(), NotAhead> {
+    /// [`Misplaced`] for an option of a CUDA device elsewhere, or one that asks the host to run ahead
+    /// where it does not.
+    pub fn check(&self) -> Result<(), Misplaced> {
+        if self.ranges && self.device != DeviceName::Cuda {
+            return Err(Misplaced { option: "--ranges", place: "--device cuda" });
+        }
         let option = match (self.graph, self.loss_every.get()) {
             (true, _) => "--graph",
             (false, 1) => return Ok(()),
             (false, _) => "--loss-every",
         };
-        if self.runs_ahead() { Ok(()) } else { Err(NotAhead { option }) }
+        let place = "--device cuda with a scope per minibatch";
+        if self.runs_ahead() { Ok(()) } else { Err(Misplaced { option, place }) }
     }
 
     /// Where a step's buffers lie.
@@ -203,12 +211,14 @@ impl Arguments {
     }
 }
 
-/// An option that makes sense only where the host runs ahead of the device.
+/// An option that makes sense only elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{option} is for --device cuda with a scope per minibatch")]
-pub struct NotAhead {
+#[error("{option} is for {place}")]
+pub struct Misplaced {
     /// The option.
     pub option: &'static str,
+    /// The options that it goes with.
+    pub place: &'static str,
 }
 
 fn positive_rate(text: &str) -> Result<f32, String> {

@@ -62,7 +62,9 @@ fn on_the_host(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
 #[cfg(feature = "_cuda")]
 fn on_cuda(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
     // Before the data is read: what cannot run is told at once.
-    let device = match Cuda::new(0) {
+    let device = Cuda::new(0);
+    let device = if arguments.ranges { device.and_then(Cuda::with_ranges) } else { device };
+    let device = match device {
         Ok(device) => device,
         Err(reason) => return Ok(not_here(&reason)),
     };

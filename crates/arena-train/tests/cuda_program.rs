@@ -50,6 +50,15 @@ fn options_that_run_ahead_of_the_device_are_refused_elsewhere() {
     }
 }
 
+#[test]
+fn ranges_are_refused_on_another_device() {
+    for device in ["host", "probe"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+        let told = one_line(&command.args(["--device", device, "--ranges"]).output().unwrap());
+        assert_eq!(told, "arena-train: --ranges is for --device cuda\n");
+    }
+}
+
 #[cfg(feature = "_cuda")]
 mod on_the_standin {
     use std::fs;
@@ -159,6 +168,16 @@ mod on_the_standin {
         let output = on_the_standin().env_remove("LD_LIBRARY_PATH").output().unwrap();
         let told = one_line(&output);
         assert!(told.starts_with("arena-train: libnvrtc is not installed"), "{told}");
+    }
+
+    #[test]
+    fn without_nvtx_ranges_are_refused_in_one_line_with_exit_2() {
+        if ["libnvToolsExt.so", "libnvToolsExt.so.1"].into_iter().any(on_the_loaders_path) {
+            println!("skipped: NVTX is on the loader's path");
+            return;
+        }
+        let told = one_line(&on_the_standin().arg("--ranges").output().unwrap());
+        assert!(told.contains("no NVTX: the loader finds no libnvToolsExt.so"), "{told}");
     }
 
     fn on_the_loaders_path(name: &str) -> bool {

@@ -183,6 +183,14 @@ macro_rules! wrap_device {
                 self.inner.refuse_in_capture(call)
             }
 
+            fn begin_range(&self, name: &'static str) -> Option<u64> {
+                self.inner.begin_range(name)
+            }
+
+            fn end_range(&self, id: u64) {
+                self.inner.end_range(id);
+            }
+
             fn new_event(&self) -> Result<D::Event, crate::error::DeviceError> {
                 self.before(super::Call::NewEvent, 0)?;
                 self.inner.new_event()

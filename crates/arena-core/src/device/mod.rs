@@ -190,6 +190,18 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Begins a range called `name` on a profiler's timeline and returns its id; `None` where nobody
+    /// asked for ranges. A range may end on another thread than it began on.
+    fn begin_range(&self, name: &'static str) -> Option<u64> {
+        let _ = name;
+        None
+    }
+
+    /// Ends the range that [`begin_range`](Self::begin_range) gave this id.
+    fn end_range(&self, id: u64) {
+        let _ = id;
+    }
+
     /// An event that stands for nothing yet. It can be recorded again and again; a wait is for the
     /// record before it.
     ///

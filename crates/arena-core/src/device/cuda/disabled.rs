@@ -30,6 +30,15 @@ impl Cuda {
         Err(missing("cuda".to_owned()).into())
     }
 
+    /// The device as it is.
+    ///
+    /// # Errors
+    ///
+    /// There is no such device.
+    pub fn with_ranges(self) -> Result<Self, Error> {
+        match self.0 {}
+    }
+
     /// What the device has.
     ///
     /// # Errors

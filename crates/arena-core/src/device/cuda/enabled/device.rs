@@ -10,6 +10,7 @@ use super::code::{Failure, done};
 use super::context::{Restore, with_current};
 use super::event::Event;
 use super::presence;
+use super::ranges::Ranges;
 use crate::bytes::Alignment;
 use crate::capacity::DeviceMemory;
 use crate::device::{Device, Obtained};
@@ -44,6 +45,7 @@ pub struct Cuda {
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// The error that broke the device.
     lost: OnceLock<DeviceError>,
+    ranges: Option<Ranges>,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
@@ -93,7 +95,19 @@ impl Cuda {
             .into());
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
-        Ok(Self { stream, name, streams, lost, restore: Restore::nothing() })
+        Ok(Self { stream, name, streams, lost, ranges: None, restore: Restore::nothing() })
+    }
+
+    /// The same device, which shows each scope to profilers as an NVTX range of its name: from its
+    /// opening to the end of its close, on the host's timeline. Without this NVTX is not even loaded.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) with [`DeviceErrorKind::Unavailable`] when NVTX
+    /// is not installed.
+    pub fn with_ranges(mut self) -> Result<Self, Error> {
+        self.ranges = Some(Ranges::load(&self.name)?);
+        Ok(self)
     }
 
     /// The number of devices.
@@ -387,6 +401,16 @@ unsafe impl Device for Cuda {
 
     fn refuse_in_capture(&self, call: &'static str) -> Result<(), DeviceError> {
         self.call(|| self.not_in_capture(call))
+    }
+
+    fn begin_range(&self, name: &'static str) -> Option<u64> {
+        self.ranges.as_ref().map(|ranges| ranges.begin(name))
+    }
+
+    fn end_range(&self, id: u64) {
+        if let Some(ranges) = &self.ranges {
+            ranges.end(id);
+        }
     }
 
     fn new_event(&self) -> Result<Event, DeviceError> {

@@ -8,6 +8,7 @@ mod event;
 mod graph;
 mod pinned;
 mod presence;
+mod ranges;
 mod slots;
 mod transfer;
 

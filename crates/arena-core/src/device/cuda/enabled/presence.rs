@@ -11,7 +11,7 @@ use crate::error::{DeviceError, DeviceErrorKind};
 const NEEDED_VERSION: i32 =
     if cfg!(any(feature = "cuda-13000", feature = "cuda-13040")) { 13_000 } else { 12_000 };
 
-fn unavailable(device: &str, call: &'static str, reason: String) -> DeviceError {
+pub(super) fn unavailable(device: &str, call: &'static str, reason: String) -> DeviceError {
     DeviceError { device: device.to_owned(), call, reason, kind: DeviceErrorKind::Unavailable }
 }
 
