@@ -19,9 +19,9 @@ fn a_probe_conforms() {
 
 #[test]
 fn wrapped_devices_conform() {
-    conforms(&Limited::new(Host::new(), ByteSize::kib(4)), true);
-    conforms(&Counting::new(Host::new()), true);
-    conforms(&Failing::new(Host::new()), true);
+    let wrapped = Counting::new(Failing::new(Limited::new(Host::new(), ByteSize::kib(16))));
+    conforms(&wrapped, true);
+    assert_eq!(wrapped.guard_pages(), Host::new().guard_pages());
 }
 
 #[cfg(feature = "_cuda")]

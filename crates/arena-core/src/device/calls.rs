@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Call {
-    /// [`obtain`](super::Device::obtain)
+    /// [`obtain`](super::Device::obtain) and [`obtain_guarded`](super::Device::obtain_guarded)
     Obtain,
     /// [`release`](super::Device::release)
     Release,
@@ -93,6 +93,18 @@ macro_rules! wrap_device {
             ) -> Result<super::Obtained<D::Memory>, crate::error::DeviceError> {
                 self.before(super::Call::Obtain, bytes)?;
                 self.inner.obtain(bytes).inspect_err(|_| self.not_obtained(bytes))
+            }
+
+            fn guard_pages(&self) -> Option<crate::bytes::Alignment> {
+                self.inner.guard_pages()
+            }
+
+            fn obtain_guarded(
+                &self,
+                bytes: u64,
+            ) -> Result<super::Obtained<D::Memory>, crate::error::DeviceError> {
+                self.before(super::Call::Obtain, bytes)?;
+                self.inner.obtain_guarded(bytes).inspect_err(|_| self.not_obtained(bytes))
             }
 
             unsafe fn release(

@@ -1,11 +1,13 @@
 //! The host's own memory.
 //!
-//! This module opens `unsafe` for four system calls and the raw copies. Each proof rests on the
+//! This module opens `unsafe` for five system calls and the raw copies. Each proof rests on the
 //! range lying inside a mapping that this device made, which is what [`Device`] asks of callers.
 
 use std::ptr;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
+};
 
 use super::{Device, HostVisible, Obtained};
 use crate::bytes::{Alignment, ByteSize};
@@ -30,6 +32,18 @@ impl Host {
         Self(())
     }
 
+    /// A private mapping of zeros, wherever the kernel has room.
+    fn map(bytes: u64, mapped: Option<u64>, protection: ProtFlags) -> Result<Mapping, DeviceError> {
+        let mapped = (mapped.and_then(|mapped| usize::try_from(mapped).ok()))
+            .ok_or_else(|| Self::error("mmap", bytes, "more than the address space"))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
+        let address = unsafe { mmap_anonymous(ptr::null_mut(), mapped, protection, flags) }
+            .map_err(|errno| Self::error("mmap", bytes, errno))?
+            .expose_provenance();
+        Ok(Mapping { address, bytes: mapped })
+    }
+
     fn error(call: &'static str, bytes: u64, reason: impl std::fmt::Display) -> DeviceError {
         let size = ByteSize::bytes_exact(bytes);
         DeviceError {
@@ -41,14 +55,15 @@ impl Host {
     }
 }
 
-/// A whole mapping, which is larger than the region by what aligning its base took.
+/// A whole mapping, which is larger than what was asked for by what aligning its base took, or by its
+/// guard pages.
 #[derive(Debug)]
 pub struct Mapping {
     address: usize,
     bytes: usize,
 }
 
-// SAFETY: `obtain` returns a private mapping of its own, which the kernel fills with zeros.
+// SAFETY: both ways of obtaining return a private mapping of its own, which the kernel fills with zeros.
 unsafe impl Device for Host {
     type Memory = Option<Mapping>;
     type Stream = ();
@@ -68,17 +83,39 @@ unsafe impl Device for Host {
             // No byte will be read or written; the address is aligned and not null.
             return Ok(Obtained { base_address: BASE_ALIGNMENT_BYTES, handle: None });
         }
-        let mapped = (bytes.checked_add(BASE_ALIGNMENT_BYTES))
-            .and_then(|mapped| usize::try_from(mapped).ok())
-            .ok_or_else(|| Self::error("mmap", bytes, "more than the address space"))?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
-        let address = unsafe { mmap_anonymous(ptr::null_mut(), mapped, protection, flags) }
-            .map_err(|errno| Self::error("mmap", bytes, errno))?
-            .expose_provenance();
-        let base_address = (address as u64).next_multiple_of(BASE_ALIGNMENT_BYTES);
-        Ok(Obtained { base_address, handle: Some(Mapping { address, bytes: mapped }) })
+        let mapped = bytes.checked_add(BASE_ALIGNMENT_BYTES);
+        let mapping = Self::map(bytes, mapped, ProtFlags::READ | ProtFlags::WRITE)?;
+        let base_address = (mapping.address as u64).next_multiple_of(BASE_ALIGNMENT_BYTES);
+        Ok(Obtained { base_address, handle: Some(mapping) })
+    }
+
+    fn guard_pages(&self) -> Option<Alignment> {
+        Alignment::new(page_bytes()).ok()
+    }
+
+    fn obtain_guarded(&self, bytes: u64) -> Result<Obtained<Option<Mapping>>, DeviceError> {
+        if bytes == 0 {
+            return self.obtain(0);
+        }
+        let page_bytes = page_bytes();
+        let open_bytes = bytes.checked_next_multiple_of(page_bytes);
+        let mapped = open_bytes.and_then(|open_bytes| open_bytes.checked_add(2 * page_bytes));
+        let mapping = Self::map(bytes, mapped, ProtFlags::empty())?;
+        let start = mapping.address as u64 + page_bytes;
+        let open_bytes = mapping.bytes as u64 - 2 * page_bytes;
+        let opened = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: whole pages inside the mapping made just now, which nobody else knows.
+        let opened = unsafe { mprotect(pointer(start).cast(), length(open_bytes), opened) };
+        let base_address = start + open_bytes - bytes;
+        let obtained = Obtained { base_address, handle: Some(mapping) };
+        match opened {
+            Ok(()) => Ok(obtained),
+            Err(errno) => {
+                // SAFETY: the mapping made just now, which nobody else knows.
+                let _ = unsafe { self.release(obtained, bytes) };
+                Err(Self::error("mprotect", bytes, errno))
+            }
+        }
     }
 
     unsafe fn release(
@@ -93,7 +130,7 @@ unsafe impl Device for Host {
     }
 
     unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError> {
-        let page_bytes = rustix::param::page_size() as u64;
+        let page_bytes = page_bytes();
         let start = address.next_multiple_of(page_bytes);
         let end = (address + bytes) / page_bytes * page_bytes;
         if start >= end {
@@ -171,6 +208,10 @@ unsafe impl Device for Host {
 // SAFETY: an anonymous mapping is ordinary memory of this process, zero-filled by the kernel, and
 // each call above is done when it returns.
 unsafe impl HostVisible for Host {}
+
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
 
 /// A pointer into a mapping, whose provenance `obtain` exposed.
 fn pointer(address: u64) -> *mut u8 {

@@ -47,7 +47,7 @@ pub struct Obtained<M> {
 ///
 /// # Safety
 ///
-/// `obtain` returns `bytes` bytes at `base_address` that belong to the caller alone until
+/// `obtain` and `obtain_guarded` return `bytes` bytes at `base_address` that belong to the caller alone until
 /// `release`; they are initialised, or the device is not [`HostVisible`].
 pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// What `release` needs beside the address.
@@ -76,6 +76,23 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// The device's refusal; nothing was obtained then.
     fn obtain(&self, bytes: u64) -> Result<Obtained<Self::Memory>, DeviceError>;
 
+    /// Whether [`obtain_guarded`](Self::obtain_guarded) puts memory between guard pages, and then what
+    /// the memory's end is a multiple of.
+    fn guard_pages(&self) -> Option<Alignment> {
+        None
+    }
+
+    /// Obtains memory for a hunt for overruns: as [`obtain`](Self::obtain) does, but where there are
+    /// [`guard_pages`](Self::guard_pages) the byte right behind it is in an inaccessible page, at most a
+    /// page less a byte lies before it up to another one, and its base has any alignment.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; nothing was obtained then.
+    fn obtain_guarded(&self, bytes: u64) -> Result<Obtained<Self::Memory>, DeviceError> {
+        self.obtain(bytes)
+    }
+
     /// Lets memory go after the work that is queued on it.
     ///
     /// # Errors
@@ -84,8 +101,8 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// `memory` came from [`obtain`](Self::obtain) of this device with these `bytes`, and nothing
-    /// uses it any more.
+    /// `memory` came from [`obtain`](Self::obtain) or [`obtain_guarded`](Self::obtain_guarded) of this
+    /// device with these `bytes`, and nothing uses it any more.
     unsafe fn release(&self, memory: Obtained<Self::Memory>, bytes: u64)
     -> Result<(), DeviceError>;
 

@@ -18,6 +18,7 @@ pub enum Placement {
     /// [`ErrorKind::GuardZone`](crate::ErrorKind::GuardZone).
     Separate,
     /// The same without guard zones: the buffer's end is the allocation's, so that a checker that knows
-    /// allocations, such as `compute-sanitizer`, sees the first byte beyond it.
+    /// allocations, such as `compute-sanitizer`, sees the first byte beyond it. On
+    /// [`Host`](crate::Host) that is a page fault, as near behind the buffer as its alignment allows.
     Unguarded,
 }

@@ -12,7 +12,7 @@ use super::{Checkpoint, POISON_BYTE, RawArena};
 use crate::bytes::Alignment;
 use crate::device::{Device, Obtained};
 use crate::error::{Error, GuardZone};
-use crate::layout::{Span, align_up};
+use crate::layout::{Span, align_down, align_up};
 use crate::placement::Placement;
 use crate::region::{Region, check_range};
 
@@ -68,18 +68,21 @@ impl<D: Device> Separate<D> {
     fn obtain(&self, span: Span, alignment: Alignment, contents: u8) -> Result<u64, Error> {
         let device = self.region.device();
         let (bytes, guard_bytes) = (span.len_bytes(), self.guard_bytes);
+        // The buffer and the zone behind it end as near to the memory's end as the alignment allows.
         // No sum overflows: a span lies below 2⁶², and an alignment is at most 2⁶¹.
-        let lead_bytes = if alignment <= device.base_alignment() {
-            align_up(guard_bytes, alignment)
-        } else {
-            guard_bytes + alignment.bytes()
+        let tail_bytes = bytes + guard_bytes;
+        let obtained_bytes = match device.guard_pages() {
+            Some(end) if alignment <= end => guard_bytes + align_up(tail_bytes, alignment),
+            None if alignment <= device.base_alignment() => {
+                align_up(guard_bytes, alignment) + tail_bytes
+            }
+            _ => guard_bytes + alignment.bytes() + tail_bytes,
         };
-        let obtained_bytes = lead_bytes + bytes + guard_bytes;
-        let memory = device.obtain(obtained_bytes)?;
+        let memory = device.obtain_guarded(obtained_bytes)?;
         self.region.count_driver_allocation();
         let checked = check_range(device, memory.base_address, obtained_bytes);
         let address = match checked {
-            Ok(()) => align_up(memory.base_address + guard_bytes, alignment),
+            Ok(()) => align_down(memory.base_address + obtained_bytes - tail_bytes, alignment),
             Err(_) => 0,
         };
         let (offset_bytes, mut table) = (span.start_bytes, self.lock());

@@ -20,12 +20,17 @@ pub(crate) fn conforms<D: Device>(device: &D, keeps_contents: bool) {
     // SAFETY: it was obtained above with this size, and is not used below.
     unsafe { device.release(memory, BYTES) }.unwrap();
 
+    for bytes in [1, BYTES - 1, BYTES, 3 * BYTES + 7] {
+        lies_between_guard_pages_if_there_are_any(device, bytes, keeps_contents);
+    }
+
     let empty: Obtained<D::Memory> = device.obtain(0).unwrap();
     assert_ne!(empty.base_address, 0, "an empty region has an address as well");
     assert!(device.base_alignment().divides(empty.base_address));
     // SAFETY: as above.
     unsafe { device.release(empty, 0) }.unwrap();
     let refused = device.obtain(1 << 62).unwrap_err();
+    assert!(device.obtain_guarded(u64::MAX).is_err());
     assert!(!refused.reason.is_empty() && !refused.device.is_empty());
     assert!(device.health().is_ok(), "a refusal breaks nothing");
 }
@@ -52,6 +57,23 @@ fn fills_and_copies_in_stream_order<D: Device>(device: &D, base: u64, keeps_cont
     assert_eq!(read(device, base + 1000, 100), expected, "the copy saw what was queued before it");
     let expected = if keeps_contents { [1; 100] } else { [0; 100] };
     assert_eq!(read(device, base, 100), expected);
+}
+
+fn lies_between_guard_pages_if_there_are_any<D: Device>(device: &D, bytes: u64, keeps: bool) {
+    let memory = device.obtain_guarded(bytes).unwrap();
+    let base = memory.base_address;
+    match device.guard_pages() {
+        Some(end) => assert!(end.divides(base + bytes), "it ends at a page"),
+        None => assert!(device.base_alignment().divides(base)),
+    }
+    let zeros = vec![0; bytes as usize];
+    assert!(!keeps || device.guard_pages().is_none() || read(device, base, zeros.len()) == zeros);
+    // SAFETY: the memory obtained just now, which nobody else uses.
+    unsafe { device.fill(base, bytes, 7) }.unwrap();
+    let expected = vec![if keeps { 7 } else { 0 }; zeros.len()];
+    assert_eq!(read(device, base, zeros.len()), expected);
+    // SAFETY: it was obtained above with this size, and is not used below.
+    unsafe { device.release(memory, bytes) }.unwrap();
 }
 
 fn a_source_may_be_changed_at_once<D: Device>(device: &D, base: u64, keeps_contents: bool) {
