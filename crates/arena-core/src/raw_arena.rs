@@ -47,7 +47,7 @@ pub struct RawArena<D: Device = Host> {
     zones: Zones,
     region: Arc<Region<D>>,
     /// Why requests take the slow path: they are logged, a plan places them, fresh memory is poisoned
-    /// first, an error waits, or each buffer is an allocation of its own. With none of these the fast path is open.
+    /// first, an error waits, or each buffer lies elsewhere. With none of these the fast path is open.
     log: RefCell<Option<EventLog>>,
     plans: Plans,
     poisoned_to: Cell<Option<u64>>,
@@ -93,7 +93,7 @@ impl<D: Device> RawArena<D> {
         let region = Arc::new(Region::obtain(device, capacity.bytes())?);
         let base_address = region.base_address();
         let arena = Self {
-            separate: Separate::of(placement, &region),
+            separate: Separate::of(placement, &region)?,
             zones: Zones::new(base_address, capacity.bytes()),
             region,
             log: RefCell::new(None),
@@ -264,8 +264,8 @@ impl<D: Device> RawArena<D> {
         let (address, slot) = placed.map_err(|error| error.asked_at(call_site))?;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
         // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
-        // root scope took for it; or in an allocation of their own, which the arena holds until the
-        // cursor goes back. 3: the bump gives no byte twice unless the cursor goes back, and
+        // root scope took for it; or in memory beside it, which the arena holds and gives to no other
+        // buffer until the cursor goes back. 3: the bump gives no byte twice unless the cursor goes back, and
         // whoever lets it go back answers for the buffers above; a plan gives a byte again only after
         // the buffer that had it was dropped, or its scope closed.
         Ok(unsafe { Transient::new(address, len, self, slot) })

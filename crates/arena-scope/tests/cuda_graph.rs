@@ -9,7 +9,7 @@ use arena_scope::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg, sys
 use arena_scope::cudarc::nvrtc::Ptx;
 use arena_scope::{
     Alignment, Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent,
-    PlannedSlot, Reset, Scope, ScopeOptions, SlotTable, StepGraph,
+    Placement, PlannedSlot, Reset, Scope, ScopeOptions, SlotTable, StepGraph,
 };
 use cuda::{CAPACITY, arena, arena_with, side_stream};
 use cuda_standin::Standin;
@@ -26,7 +26,10 @@ struct Loop {
 
 impl Loop {
     fn new(reset: Reset) -> Self {
-        let arena = arena_with(reset);
+        Self::on(arena_with(reset))
+    }
+
+    fn on(arena: Arena<Cuda>) -> Self {
         let weights = arena.persistent_from(&[1.0_f32; 16]).unwrap();
         let context = arena.region().device().context().clone();
         let module = context.load_module(Ptx::from_src(PTX)).map_err(|error| error.0).unwrap();
@@ -70,6 +73,27 @@ fn doubling(
     // SAFETY: the kernel scales four `float4`, which both buffers have, on the arena's stream.
     unsafe { launch.launch(config) }.map_err(|error| error.0).unwrap();
     weights.view_mut().copy_from(scratch.view().range(..16)?)
+}
+
+// The shuffled places lie in memory of the arena, which is taken from the start.
+#[test]
+fn a_step_in_shuffled_places_is_captured_and_replayed_between_steps_elsewhere() {
+    let standin = Standin::load().unwrap();
+    for seed in 0..10 {
+        standin.reset(seed);
+        let builder = Arena::builder(Cuda::new(0).unwrap()).capacity(CAPACITY);
+        let mut training =
+            Loop::on(builder.placement(Placement::Shuffled { seed }).build().unwrap());
+        training.run().unwrap();
+        let graph = training.capture().unwrap();
+        for _ in 0..3 {
+            graph.replay(&mut training.arena).unwrap();
+            training.run().unwrap();
+        }
+        assert!((training.weight() - 128.0).abs() < 1e-6, "{}", training.weight());
+        drop((graph, training));
+        assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+    }
 }
 
 fn kind(error: &Error) -> DeviceErrorKind {

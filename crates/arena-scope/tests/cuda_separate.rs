@@ -56,6 +56,22 @@ fn a_buffer_is_one_driver_allocation_and_one_release(
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
+#[rstest]
+fn shuffled_buffers_lie_in_a_second_driver_allocation(
+    #[values(1, 2, 3)] seed: u64,
+    #[values(Reset::Keep, Reset::Zero, Reset::Poison)] reset: Reset,
+) {
+    let standin = Standin::load().unwrap();
+    let expected = steps(&mut arena()).unwrap();
+    standin.clear_calls();
+    let mut arena = placed(Placement::Shuffled { seed }, reset);
+    assert_eq!(steps(&mut arena).unwrap(), expected);
+    assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (2, 0));
+    assert_eq!(arena.stats().driver_allocations, 2);
+    drop(arena);
+    assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
 fn poke(address: u64) -> sys::CUresult {
     // SAFETY: where the byte lies outside every allocation the stand-in refuses, and elsewhere it is in
     // a guard zone.

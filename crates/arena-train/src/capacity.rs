@@ -34,6 +34,12 @@ pub enum Placement {
     Separate,
     /// The same without guard zones.
     Unguarded,
+    /// Each buffer lies anywhere in an allocation of twice the arena, drawn from a seed. The arena needs
+    /// what it needs for the bump.
+    Shuffled {
+        /// The seed.
+        seed: u64,
+    },
 }
 
 impl Placement {
@@ -44,6 +50,7 @@ impl Placement {
             Self::Bump | Self::Planned => arena_scope::Placement::Bump,
             Self::Separate => arena_scope::Placement::Separate,
             Self::Unguarded => arena_scope::Placement::Unguarded,
+            Self::Shuffled { seed } => arena_scope::Placement::Shuffled { seed },
         }
     }
 }
@@ -70,8 +77,11 @@ pub fn demand<B: Backend>(
         planning::load_or_save(&mut plans, path)?;
     }
     let probed = match placement {
-        Placement::Bump | Placement::Separate | Placement::Unguarded => bumped,
         Placement::Planned => on_probe(device, backend, &config, data, &plans)?,
+        Placement::Bump
+        | Placement::Separate
+        | Placement::Unguarded
+        | Placement::Shuffled { .. } => bumped,
     };
     let arena = probed.arena();
     Ok(Demand {

@@ -43,7 +43,7 @@ pub struct Arguments {
     /// Learning rate at the start, falling to 0 over the run [default: 0.002 for adam, 0.05 for sgd]
     #[arg(long, value_parser = positive_rate)]
     pub lr: Option<f32>,
-    /// Seed of the weights and of the order of images
+    /// Seed of the weights, of the order of images, and of shuffled places
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Directory with the four MNIST files, gzip or plain
@@ -113,6 +113,8 @@ pub enum PlacementName {
     Separate,
     /// Each in an allocation of its own, for compute-sanitizer
     Unguarded,
+    /// Each anywhere in a second allocation, drawn from the seed, to find what depends on the place
+    Shuffled,
 }
 
 /// `--reset`
@@ -200,6 +202,7 @@ impl Arguments {
             PlacementName::Planned => Placement::Planned,
             PlacementName::Separate => Placement::Separate,
             PlacementName::Unguarded => Placement::Unguarded,
+            PlacementName::Shuffled => Placement::Shuffled { seed: self.seed },
         }
     }
 

@@ -4,6 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use arena_train::capacity::Placement;
+use arena_train::cli::Arguments;
+use clap::Parser;
 use rstest::rstest;
 use serde_json::Value;
 
@@ -96,6 +99,22 @@ fn an_accuracy_below_the_expected_one_exits_with_1() {
     let output = run(&["--steps", "1", "--expect-accuracy", "0.99"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is below 0.99"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn places_are_shuffled_by_the_seed_of_the_run_and_the_loss_is_the_same() {
+    let arguments = ["arena-train", "--placement", "shuffled", "--seed", "7"];
+    assert_eq!(Arguments::parse_from(arguments).placement(), Placement::Shuffled { seed: 7 });
+    let of_line = |name: &str, placement: &str| {
+        let output = run(&["--steps", "3", "--seed", "7", "--placement", placement]);
+        let printed = text(&output.stdout);
+        printed.lines().find(|line| line.starts_with(name)).map(str::to_owned)
+    };
+    let loss = of_line("final loss", "shuffled");
+    assert!(loss.is_some());
+    assert_eq!(loss, of_line("final loss", "bump"));
+    let allocations = of_line("driver allocations", "shuffled").unwrap();
+    assert!(allocations.starts_with("driver allocations 2, after step 1: 0"), "{allocations}");
 }
 
 #[test]

@@ -101,8 +101,8 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         &self.address
     }
 
-    /// The first byte, counted from the region's base. Where the buffer is an allocation of its own
-    /// ([`Placement::Separate`](crate::Placement::Separate)), the offset at which the bump would have
+    /// The first byte, counted from the region's base. Where the buffer lies elsewhere, for hunting
+    /// bugs ([`Placement`](crate::Placement)), the offset at which the bump would have
     /// placed it: the offset is the same under each placement, the address is not.
     #[must_use]
     #[inline]

@@ -11,6 +11,7 @@ mod deviations;
 mod plans;
 mod replay;
 mod script;
+mod shuffled;
 mod sites;
 mod slots;
 
@@ -21,5 +22,6 @@ pub use chosen::Placement;
 pub use deviations::Deviations;
 pub use plans::PlanId;
 pub(crate) use plans::{Planned, Plans};
+pub(crate) use shuffled::Shuffled;
 pub use sites::{DeviationKind, DeviationSite};
 pub use slots::{PlannedSlot, SlotTable, SlotTableError};

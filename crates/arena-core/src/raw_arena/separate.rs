@@ -1,8 +1,9 @@
-//! For hunting bugs: each transient buffer is an allocation of its own, with guard zones around it.
+//! For hunting bugs: each transient buffer is an allocation of its own, with guard zones around it, or
+//! lies anywhere in one second allocation, the shadow.
 //!
 //! The zones go on as under the bump, so that figures, signatures and capacity errors are the same;
-//! what they give is the buffer's *offset*, and its address is that of its allocation. The region's
-//! transient part is never touched.
+//! what they give is the buffer's *offset*, and its address is elsewhere. So nobody but the buffer with
+//! an offset has a claim to the region's bytes there, and it gets them when the shadow is full.
 //!
 //! The table is behind a lock, for any thread that holds a buffer may ask for its offset.
 
@@ -13,7 +14,7 @@ use crate::bytes::Alignment;
 use crate::device::{Device, Obtained};
 use crate::error::{Error, GuardZone};
 use crate::layout::{Span, align_down, align_up};
-use crate::placement::Placement;
+use crate::placement::{Placement, Shuffled};
 use crate::region::{Region, check_range};
 
 /// Bytes of the zone before a buffer, and of the one behind it.
@@ -26,19 +27,23 @@ const GUARD_BYTE: u8 = 0xa5;
 pub(super) struct Separate<D: Device> {
     guard_bytes: u64,
     region: Arc<Region<D>>,
+    /// With its bytes; only when shuffled.
+    shadow: Option<(Obtained<D::Memory>, u64)>,
     table: Mutex<Table<D::Memory>>,
 }
 
 struct Table<M> {
     buffers: Vec<Alone<M>>,
+    /// Of the shadow.
+    places: Option<Shuffled>,
     /// Since the root scope opened, empty ones included.
     requests: u64,
 }
 
 /// One buffer. Its guard zones lie inside the allocation, right before and right behind it.
 struct Alone<M> {
-    memory: Obtained<M>,
-    obtained_bytes: u64,
+    /// With its bytes; none in the shadow.
+    memory: Option<(Obtained<M>, u64)>,
     address: u64,
     bytes: u64,
     offset_bytes: u64,
@@ -48,15 +53,26 @@ struct Alone<M> {
 impl<D: Device> Separate<D> {
     /// What a placement needs; nothing for the bump. A device that only measures has no memory that
     /// could be overrun, so there every placement is the bump.
-    pub(super) fn of(placement: Placement, region: &Arc<Region<D>>) -> Option<Box<Self>> {
-        let guard_bytes = match placement {
-            Placement::Separate => GUARD_BYTES,
-            Placement::Unguarded => 0,
-            Placement::Bump => return None,
-        };
-        let table = Mutex::new(Table { buffers: Vec::new(), requests: 0 });
-        let region = Arc::clone(region);
-        (!D::MEASURES_ONLY).then(|| Box::new(Self { guard_bytes, region, table }))
+    ///
+    /// The device may refuse the shadow.
+    pub(super) fn of(
+        placement: Placement,
+        region: &Arc<Region<D>>,
+    ) -> Result<Option<Box<Self>>, Error> {
+        if D::MEASURES_ONLY || placement == Placement::Bump {
+            return Ok(None);
+        }
+        let guard_bytes = if placement == Placement::Separate { GUARD_BYTES } else { 0 };
+        let mut table = Table { buffers: Vec::new(), places: None, requests: 0 };
+        let mut shadow = None;
+        if let Placement::Shuffled { seed } = placement {
+            let bytes = 2 * region.capacity_bytes(); // A capacity is at most 2⁶².
+            let memory = checked(region, region.device().obtain(bytes)?, bytes)?;
+            table.places = Some(Shuffled::new(memory.base_address, bytes, seed));
+            shadow = Some((memory, bytes));
+        }
+        let (region, table) = (Arc::clone(region), Mutex::new(table));
+        Ok(Some(Box::new(Self { guard_bytes, region, shadow, table })))
     }
 
     /// What another thread's panic left behind is whole: other threads only read.
@@ -64,10 +80,38 @@ impl<D: Device> Separate<D> {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// An allocation for the request that has these offsets, filled with `contents`; its address.
-    fn obtain(&self, span: Span, alignment: Alignment, contents: u8) -> Result<u64, Error> {
-        let device = self.region.device();
-        let (bytes, guard_bytes) = (span.len_bytes(), self.guard_bytes);
+    /// A place for the request that has these offsets, filled with `contents`; its address.
+    fn place(&self, span: Span, alignment: Alignment, contents: u8) -> Result<u64, Error> {
+        let mut table = self.lock();
+        let (bytes, offset_bytes) = (span.len_bytes(), span.start_bytes);
+        let (memory, address) = match &mut table.places {
+            Some(places) => {
+                let in_the_region = self.region.base_address() + offset_bytes;
+                (None, places.take(bytes, alignment).unwrap_or(in_the_region))
+            }
+            None => {
+                let (memory, obtained_bytes, address) = self.obtain_alone(bytes, alignment)?;
+                (Some((memory, obtained_bytes)), address)
+            }
+        };
+        let request = table.requests;
+        let alone = Alone { memory, address, bytes, offset_bytes, request };
+        if let Err(error) = self.prepare(&alone, contents) {
+            // SAFETY: nobody knows the buffer.
+            let _ = unsafe { self.release(alone, &mut table.places) };
+            return Err(error);
+        }
+        table.buffers.push(alone);
+        Ok(address)
+    }
+
+    /// An allocation for a buffer between its guard zones: with its bytes, and the buffer's address.
+    fn obtain_alone(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+    ) -> Result<(Obtained<D::Memory>, u64, u64), Error> {
+        let (device, guard_bytes) = (self.region.device(), self.guard_bytes);
         // The buffer and the zone behind it end as near to the memory's end as the alignment allows.
         // No sum overflows: a span lies below 2⁶², and an alignment is at most 2⁶¹.
         let tail_bytes = bytes + guard_bytes;
@@ -79,22 +123,29 @@ impl<D: Device> Separate<D> {
             _ => guard_bytes + alignment.bytes() + tail_bytes,
         };
         let memory = device.obtain_guarded(obtained_bytes)?;
-        self.region.count_driver_allocation();
-        let checked = check_range(device, memory.base_address, obtained_bytes);
-        let address = match checked {
-            Ok(()) => align_down(memory.base_address + obtained_bytes - tail_bytes, alignment),
-            Err(_) => 0,
-        };
-        let (offset_bytes, mut table) = (span.start_bytes, self.lock());
-        let request = table.requests;
-        let alone = Alone { memory, obtained_bytes, address, bytes, offset_bytes, request };
-        if let Err(error) = checked.and_then(|()| self.prepare(&alone, contents)) {
-            // SAFETY: it was obtained just now, and nobody knows it.
-            let _ = unsafe { device.release(alone.memory, obtained_bytes) };
-            return Err(error);
+        let memory = checked(&self.region, memory, obtained_bytes)?;
+        let end_address = memory.base_address + obtained_bytes;
+        Ok((memory, obtained_bytes, align_down(end_address - tail_bytes, alignment)))
+    }
+
+    /// Gives a buffer's memory back, which is released after what the device's stream has queued.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is not used again, and the arena's stream waits for every other stream that used it.
+    unsafe fn release(
+        &self,
+        alone: Alone<D::Memory>,
+        places: &mut Option<Shuffled>,
+    ) -> Result<(), Error> {
+        if let Some((memory, obtained_bytes)) = alone.memory {
+            // SAFETY: the memory was obtained for these bytes, and the caller says that no use of it is
+            // left.
+            unsafe { self.region.device().release(memory, obtained_bytes) }?;
+        } else if let Some(places) = places {
+            places.give_back(alone.address);
         }
-        table.buffers.push(alone);
-        Ok(address)
+        Ok(())
     }
 
     fn prepare(&self, alone: &Alone<D::Memory>, contents: u8) -> Result<(), Error> {
@@ -104,7 +155,8 @@ impl<D: Device> Separate<D> {
             // SAFETY: the zones and the buffer lie inside the allocation, which nobody else knows.
             unsafe { device.fill(start, bytes, GUARD_BYTE) }?;
         }
-        // SAFETY: as above.
+        // SAFETY: the buffer lies inside an allocation of its own, in a free place of the shadow, or in
+        // the region where no other buffer is and nothing is kept: below the cursor, at its own offset.
         unsafe { device.fill(alone.address, alone.bytes, contents) }?;
         Ok(())
     }
@@ -135,16 +187,14 @@ impl<D: Device> Separate<D> {
         if self.region.fences().is_lost() {
             return Ok(()); // Some stream may still be writing; the arena's end tries again.
         }
-        let mut table = self.lock();
-        let first = table.buffers.partition_point(|alone| alone.offset_bytes < offset_bytes);
+        let Table { buffers, places, .. } = &mut *self.lock();
+        let first = buffers.partition_point(|alone| alone.offset_bytes < offset_bytes);
         let mut outcome = Ok(());
-        for alone in table.buffers.drain(first..) {
+        for alone in buffers.drain(first..) {
             let checked = self.check(&alone);
-            // SAFETY: the memory is of `obtain` for these bytes, and the caller says that no use of
-            // it is left; the device releases it after what its stream has queued.
-            let released =
-                unsafe { self.region.device().release(alone.memory, alone.obtained_bytes) };
-            outcome = outcome.and(checked).and(released.map_err(Error::from));
+            // SAFETY: the caller's promise.
+            let released = unsafe { self.release(alone, places) };
+            outcome = outcome.and(checked).and(released);
         }
         outcome
     }
@@ -187,22 +237,38 @@ impl<D: Device> Separate<D> {
     }
 }
 
+/// Counts memory that was obtained just now; where sums would leave their range it is released.
+fn checked<D: Device>(
+    region: &Region<D>,
+    memory: Obtained<D::Memory>,
+    bytes: u64,
+) -> Result<Obtained<D::Memory>, Error> {
+    region.count_driver_allocation();
+    if let Err(error) = check_range(region.device(), memory.base_address, bytes) {
+        // SAFETY: it was obtained just now for these bytes, and nobody knows it.
+        let _ = unsafe { region.device().release(memory, bytes) };
+        return Err(error);
+    }
+    Ok(memory)
+}
+
 impl<D: Device> Drop for Separate<D> {
     /// Releases what a forgotten guard, or a lost order, left behind.
     fn drop(&mut self) {
         // Declarations at depth 0 are of persistent buffers, and stay.
         let _ = self.region.join_declared(1);
         let table = self.table.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for alone in table.buffers.drain(..) {
-            // SAFETY: the arena is gone and with it every buffer; the arena's stream was made to wait
-            // for the others just now.
-            let _ = unsafe { self.region.device().release(alone.memory, alone.obtained_bytes) };
+        let alone = table.buffers.drain(..).filter_map(|alone| alone.memory);
+        for (memory, obtained_bytes) in alone.chain(self.shadow.take()) {
+            // SAFETY: obtained for these bytes; the arena is gone and with it every buffer, and its
+            // stream was made to wait for the others just now.
+            let _ = unsafe { self.region.device().release(memory, obtained_bytes) };
         }
     }
 }
 
 impl<D: Device> RawArena<D> {
-    /// The address and the offset of a request that is placed in an allocation of its own.
+    /// The address and the offset of a request that is placed outside the zones.
     pub(super) fn place_alone(
         &self,
         separate: &Separate<D>,
@@ -216,7 +282,7 @@ impl<D: Device> RawArena<D> {
             self.address_of(span)
         } else {
             separate
-                .obtain(span, alignment, contents)
+                .place(span, alignment, contents)
                 .inspect_err(|_| self.zones.take_back(before.cursor_bytes))?
         };
         separate.count_request();

@@ -15,6 +15,7 @@ mod promises;
 mod retain;
 mod rust_soundness;
 mod scope_order;
+mod shuffled;
 mod size;
 mod stale;
 mod use_after_reset;

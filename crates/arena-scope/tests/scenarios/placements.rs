@@ -89,7 +89,14 @@ fn steps<D: Device>(mut arena: Arena<D>) -> Result<Told, Error> {
 // B076
 #[rstest]
 fn results_figures_and_signatures_are_the_same_under_every_placement(
-    #[values(Placement::Separate, Placement::Unguarded)] placement: Placement,
+    #[values(
+        Placement::Separate,
+        Placement::Unguarded,
+        Placement::Shuffled { seed: 1 },
+        Placement::Shuffled { seed: 2 },
+        Placement::Shuffled { seed: u64::MAX }
+    )]
+    placement: Placement,
     #[values(Reset::Keep, Reset::Zero, Reset::Poison)] reset: Reset,
 ) -> Outcome {
     let with = |placement| {
@@ -104,7 +111,8 @@ fn results_figures_and_signatures_are_the_same_under_every_placement(
 
 #[rstest]
 fn a_device_that_only_measures_bumps_under_every_placement(
-    #[values(Placement::Separate, Placement::Unguarded)] placement: Placement,
+    #[values(Placement::Separate, Placement::Unguarded, Placement::Shuffled { seed: 1 })]
+    placement: Placement,
 ) -> Outcome {
     let with = |placement| steps(builder(Probe::new(), 16 * KIB).placement(placement).build()?);
     assert_eq!(with(placement)?, with(Placement::Bump)?);
@@ -117,7 +125,14 @@ fn address_range<D: Device>(buffer: &Transient<'_, u8, D>) -> (u64, u64) {
 
 #[rstest]
 fn buffers_are_aligned_disjoint_and_outside_the_persistent_part(
-    #[values(Placement::Bump, Placement::Separate, Placement::Unguarded)] placement: Placement,
+    #[values(
+        Placement::Bump,
+        Placement::Separate,
+        Placement::Unguarded,
+        Placement::Shuffled { seed: 1 },
+        Placement::Shuffled { seed: 2 }
+    )]
+    placement: Placement,
 ) -> Outcome {
     let mut arena = builder(Host::new(), 64 << 20).placement(placement).build()?;
     let weights = arena.persistent::<u8>(777)?;
@@ -142,9 +157,15 @@ fn buffers_are_aligned_disjoint_and_outside_the_persistent_part(
     })
 }
 
-fn separate() -> Result<(Arena<arena_scope::device::Counting<Host>>, CallCounts), Error> {
+type Counted = (Arena<arena_scope::device::Counting<Host>>, CallCounts);
+
+fn counted(placement: Placement) -> Result<Counted, Error> {
     let (device, counts) = counting();
-    Ok((builder(device, 64 * KIB).placement(Placement::Separate).build()?, counts))
+    Ok((builder(device, 64 * KIB).placement(placement).build()?, counts))
+}
+
+fn separate() -> Result<Counted, Error> {
+    counted(Placement::Separate)
 }
 
 /// Allocations of the device less the region's, and releases.
@@ -330,13 +351,15 @@ fn an_overrun_that_a_guard_or_a_failed_step_cannot_tell_waits_for_the_next_call(
 #[case::zero(Placement::Separate, Reset::Zero, 0)]
 #[case::poison(Placement::Separate, Reset::Poison, 0xff)]
 #[case::unguarded(Placement::Unguarded, Reset::Poison, 0xff)]
+#[case::shuffled(Placement::Shuffled { seed: 1 }, Reset::Keep, 0)]
+#[case::shuffled_and_poisoned(Placement::Shuffled { seed: 1 }, Reset::Poison, 0xff)]
 fn fresh_buffers_hold_zeros_or_poison(
     #[case] placement: Placement,
     #[case] reset: Reset,
     #[case] byte: u8,
 ) -> Outcome {
     let mut arena = builder(Host::new(), 64 * KIB).reset(reset).placement(placement).build()?;
-    for _ in 0..2 {
+    for _ in 0..30 {
         arena.scope(|step| {
             let mut x = step.alloc::<u8>(5000)?;
             assert!(x.as_slice().iter().all(|found| *found == byte));
@@ -354,8 +377,9 @@ fn fresh_buffers_hold_zeros_or_poison(
 fn a_close_clears_each_buffer_before_it_releases_it(
     #[case] reset: Reset,
     #[case] cleared_bytes: u64,
+    #[values(Placement::Separate, Placement::Shuffled { seed: 1 })] placement: Placement,
 ) -> Outcome {
-    let (mut arena, counts) = separate()?;
+    let (mut arena, counts) = counted(placement)?;
     let mut before = 0;
     arena.scope_with(NAMED.reset(reset), |step| {
         let _x = step.alloc::<u8>(100)?;
