@@ -281,7 +281,16 @@ impl<D: Device> State<D> {
     /// Ends what is deeper than `depth` and was not closed, because its guard was forgotten. Inside
     /// an open scope its bytes stay where they are until that scope closes, since newer buffers of
     /// that scope may lie above them.
+    #[inline]
     fn settle(&self, depth: u32) {
+        if self.frames.borrow().len() > depth as usize {
+            self.settle_forgotten(depth);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_forgotten(&self, depth: u32) {
         while self.frames.borrow().len() > depth as usize {
             if depth == 0 {
                 // A forgotten root: nothing is alive, so it closes like any other.

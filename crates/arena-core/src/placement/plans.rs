@@ -54,14 +54,21 @@ impl Plans {
     /// Between two steps: the next one will follow `plan`, or none.
     pub(crate) fn select(&mut self, plan: Option<PlanId>) {
         if plan != self.selected_id {
-            for id in [self.selected_id, plan].into_iter().flatten() {
-                if let Some(planned) = self.plans.get_mut(id.0) {
-                    mem::swap(&mut self.selected, planned);
-                }
-            }
-            self.selected_id = plan;
+            self.exchange(plan);
         }
-        self.selected.replay.prepare();
+        if plan.is_some() {
+            self.selected.replay.prepare();
+        }
+    }
+
+    #[cold]
+    fn exchange(&mut self, plan: Option<PlanId>) {
+        for id in [self.selected_id, plan].into_iter().flatten() {
+            if let Some(planned) = self.plans.get_mut(id.0) {
+                mem::swap(&mut self.selected, planned);
+            }
+        }
+        self.selected_id = plan;
     }
 
     /// The plan that the next step will follow.
