@@ -81,9 +81,10 @@ impl Plans {
         self.is_followed.get().then_some(&self.selected)
     }
 
-    /// The same without a look at whether there is one; where there is none it serves nothing.
+    /// The same without a look at whether there is one: a plan that no step follows serves nothing as
+    /// before, for its script was left or is at its end.
     #[inline]
-    pub(crate) fn followed_unchecked(&self) -> &Planned {
+    pub(crate) fn current(&self) -> &Planned {
         &self.selected
     }
 

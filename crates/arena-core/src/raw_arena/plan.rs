@@ -194,7 +194,7 @@ impl<D: Device> RawArena<D> {
     /// as planned, or if somebody does.
     #[inline(never)]
     pub(super) fn place_as_planned(&self, bytes: u64, alignment: Alignment) -> Placed {
-        match self.plans.followed_unchecked().place_as_before(bytes, alignment) {
+        match self.plans.current().place_as_before(bytes, alignment) {
             Some((slot, address)) => Placed { address, slot },
             None => self.place_counted(bytes, alignment),
         }

@@ -41,7 +41,7 @@ impl<D: Device> RawArena<D> {
     #[inline(never)]
     fn note_drop_slowly(&self, address: u64, len_and_slot: u64) {
         let repeats = !self.region.fences().is_busy()
-            && self.plans.followed_unchecked().drop_as_before(slot_of(len_and_slot));
+            && self.plans.current().drop_as_before(slot_of(len_and_slot));
         if !repeats {
             self.note_drop_watched(address, len_and_slot);
         }
