@@ -179,6 +179,12 @@ pub enum ErrorKind {
         /// What, and by whom.
         what: &'static str,
     },
+    /// There was nothing to choose from.
+    #[error("`{what}`: no way to do it was given")]
+    NoChoice {
+        /// What was to be done.
+        what: &'static str,
+    },
     /// A step cannot be captured as a graph.
     #[error("the step cannot be captured: {reason}")]
     NotCaptured {

@@ -38,6 +38,7 @@ fn a_region_is_one_allocation_and_one_free() {
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
+// B066
 #[test]
 fn dropping_the_arena_gives_the_memory_back_each_time() {
     let standin = Standin::load().unwrap();
@@ -61,6 +62,7 @@ fn an_empty_region_costs_no_driver_memory_call() {
     assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (0, 0));
 }
 
+// B065
 #[test]
 fn a_refused_region_tells_asked_free_total_and_what_to_do() {
     let standin = Standin::load().unwrap();
@@ -83,6 +85,7 @@ fn a_refused_region_tells_asked_free_total_and_what_to_do() {
     assert!(standin.leaks().is_clean(), "nothing half-built remains: {:?}", standin.leaks());
 }
 
+// B061
 #[test]
 fn headroom_leaves_room_for_a_library() {
     let standin = Standin::load().unwrap();
@@ -122,6 +125,7 @@ fn a_stub_library_is_called_one() {
     assert!(refused.to_string().contains("stub"), "{refused}");
 }
 
+// B051
 #[test]
 fn a_host_read_comes_after_the_work_queued_before_it() {
     let standin = Standin::load().unwrap();
@@ -183,6 +187,7 @@ fn a_read_into_pinned_memory_has_arrived_when_it_returns() {
     assert_eq!(host, [5; 64]);
 }
 
+// B052
 #[test]
 fn the_region_is_freed_after_the_work_that_is_queued_on_it() {
     let standin = Standin::load().unwrap();
@@ -199,6 +204,7 @@ fn the_region_is_freed_after_the_work_that_is_queued_on_it() {
     }
 }
 
+// B055
 #[test]
 fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     let standin = Standin::load().unwrap();
@@ -231,6 +237,7 @@ fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     assert_eq!(x.view().to_vec().unwrap(), [7; 64]);
 }
 
+// B063
 #[test]
 fn each_call_makes_its_device_current_and_puts_the_other_back() {
     let standin = Standin::load().unwrap();
@@ -333,6 +340,7 @@ fn a_broken_device_is_final_and_leaks_nothing() {
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
+// B067
 #[test]
 fn a_context_that_was_dropped_first_lives_on_in_the_arena() {
     let standin = Standin::load().unwrap();

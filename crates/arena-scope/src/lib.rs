@@ -54,6 +54,7 @@ mod slots;
 mod state;
 mod steady_state;
 mod step_bump;
+mod workspace;
 
 pub use arena::{Arena, ArenaBuilder};
 pub use graph::StepGraph;

@@ -132,6 +132,7 @@ fn reuse(arena: &mut Arena<Cuda>) {
     settle(arena);
 }
 
+// B050: what goes wrong.
 #[test]
 fn without_a_declaration_corruption_shows_within_40_seeds() {
     let standin = Standin::load().unwrap();
@@ -144,6 +145,7 @@ fn without_a_declaration_corruption_shows_within_40_seeds() {
     assert!((5..=35).contains(&corrupt), "{corrupt} of 40 seeds");
 }
 
+// B050
 #[rstest]
 #[case::scope(the_scope_declares)]
 #[case::buffer(the_buffer_declares)]
@@ -224,11 +226,13 @@ fn result_is_read(joins: bool) -> bool {
         .unwrap()
 }
 
+// B051
 #[test]
 fn a_joined_stream_s_result_is_there() {
     right_only_when_ordered(result_is_read);
 }
 
+// B052
 #[test]
 fn a_buffer_dropped_right_after_its_last_use_is_not_freed_under_it() {
     let standin = Standin::load().unwrap();

@@ -151,6 +151,7 @@ fn only_a_step_that_repeats_itself_is_captured() {
     assert!((training.weight() - 2.0).abs() < 1e-6);
 }
 
+// B055
 #[test]
 fn in_a_capture_only_what_a_replay_can_do_is_allowed_and_the_rest_never_reaches_the_driver() {
     let standin = Standin::load().unwrap();
@@ -190,6 +191,7 @@ fn in_a_capture_only_what_a_replay_can_do_is_allowed_and_the_rest_never_reaches_
     assert_eq!(weights.view().to_vec().unwrap(), [1.0; 16]);
 }
 
+// B056
 #[test]
 fn a_hundred_steps_have_one_signature_and_a_smaller_batch_makes_the_graph_stale() {
     let standin = Standin::load().unwrap();
@@ -233,6 +235,7 @@ fn a_plan_installed_for_its_step_makes_a_graph_stale_and_a_planned_step_is_captu
     assert_eq!(training.weight(), 4.0 * before);
 }
 
+// B056
 #[test]
 fn a_graph_of_another_arena_is_stale() {
     let _standin = Standin::load().unwrap();

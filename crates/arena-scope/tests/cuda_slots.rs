@@ -43,6 +43,7 @@ fn batches_arrive(steps: u8, fill_first: bool, count: usize) {
     }
 }
 
+// B053
 #[test]
 fn every_batch_arrives_whole_in_any_order_that_the_device_may_choose() {
     let standin = Standin::load().unwrap();
@@ -59,6 +60,7 @@ fn every_batch_arrives_whole_in_any_order_that_the_device_may_choose() {
     batches_arrive(6, true, 3);
 }
 
+// B053
 /// What the slots save one from: one pinned buffer that serves two uploads.
 #[test]
 fn a_pinned_buffer_refilled_too_early_shows_within_40_seeds() {
@@ -104,6 +106,7 @@ fn busy_work(stream: &CudaStream, address: u64) {
     stream.synchronize().map_err(|error| error.0).unwrap();
 }
 
+// B053
 #[test]
 fn a_slot_whose_copy_is_in_flight_is_in_use_or_waited_for_and_counted() {
     let standin = Standin::load().unwrap();
@@ -228,6 +231,7 @@ fn a_result_is_there_when_it_is_told_and_not_before() {
     assert!(early > 0, "a result was always there at once");
 }
 
+// B053
 #[test]
 fn slots_dropped_with_a_copy_in_flight_wait_for_it() {
     let standin = Standin::load().unwrap();

@@ -71,6 +71,7 @@ fn run(case: &str) -> ExitStatus {
     command.output().unwrap().status
 }
 
+// B067
 #[rstest]
 #[case("static", 0)]
 #[case("thread", 0)]

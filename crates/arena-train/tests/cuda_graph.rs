@@ -18,10 +18,7 @@ fn a_replayed_update_counts_its_steps_on_the_device() {
     let (steps, total) = (4, 9);
     let adam = AdamConfig { learning_rate: 0.01, ..AdamConfig::default() };
     let mut bench = Bench::new();
-    let mut memory = bench.stale::<u8>(4 << 20);
-    let workspace = bench.output(&mut memory);
-    // SAFETY: the memory is kept to the end of the test, and nobody else uses it.
-    unsafe { bench.kernels.set_blas_workspace(workspace) }.unwrap();
+    bench.work_in_an_arena();
     let kernels = &bench.kernels;
     let (x, dy) =
         (bench.up(&random(1, SHAPE.input_len())), bench.up(&random(2, SHAPE.output_len())));

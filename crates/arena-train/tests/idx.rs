@@ -260,6 +260,7 @@ fn a_directory_in_the_place_of_a_file_is_an_error() {
     assert!(matches!(read_images(files.0.path()), Err(IdxError::Io { .. })));
 }
 
+/// B083, and files as they lie on a disk.
 #[test]
 fn a_directory_of_mnist_loads_packed_or_plain() {
     let files = Files::new();
@@ -273,7 +274,7 @@ fn a_directory_of_mnist_loads_packed_or_plain() {
     assert_eq!(mnist.train.labels, [3, 2, 1]);
     assert_eq!((mnist.test.rows, mnist.test.cols), (1, 2));
 
-    // B083: training images with test labels; test images of another size.
+    // Training images with test labels; test images of another size.
     let at = |name| files.0.path().join(name);
     let error = load_dataset(&at("train-images-idx3-ubyte.gz"), &at("t10k-labels-idx1-ubyte.gz"))
         .unwrap_err();

@@ -58,6 +58,16 @@ fn a_run_prints_its_summary_and_writes_the_same_figures_as_json() {
     }
 }
 
+// B078
+#[test]
+fn that_poison_is_active_is_told() {
+    for (reset, is_told) in [("poison", true), ("zero", false), ("keep", false)] {
+        let output = run(&["--steps", "1", "--reset", reset]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr).contains("poison is active"), is_told, "{reset}");
+    }
+}
+
 #[test]
 fn the_probe_prints_the_capacity_that_serves_and_no_less_does() {
     let printed = text(&run(&["--device", "probe"]).stdout);

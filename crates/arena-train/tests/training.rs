@@ -138,8 +138,10 @@ fn released_memory_is_never_read_so_zero_and_poison_change_no_bit(
 ) {
     in_pool(|| {
         let run = |reset| {
-            let mut trainer = trainer(RunConfig { reset, optimizer, ..config(37) });
+            let twenty = RunConfig { epochs: 3, steps: Some(20), ..config(37) };
+            let mut trainer = trainer(RunConfig { reset, optimizer, ..twenty });
             let (losses, _) = train(&mut trainer);
+            assert_eq!(losses.len(), 20);
             let evaluation = trainer.evaluate(&DATA.test).unwrap();
             (losses, bits(trainer.model()), evaluation)
         };

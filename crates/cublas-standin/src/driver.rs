@@ -20,6 +20,8 @@ struct Doors {
     handle: Symbol<extern "C" fn(i64)>,
     stream: Symbol<extern "C" fn(u64) -> u32>,
     submit: Symbol<Submit>,
+    allocate: Symbol<extern "C" fn(*mut u64, usize) -> u32>,
+    release: Symbol<extern "C" fn(u64) -> u32>,
     _library: Library,
 }
 
@@ -39,7 +41,11 @@ fn open() -> Option<Doors> {
     let stream = unsafe { library.get("standin_library_stream") }.ok()?;
     // SAFETY: as above.
     let submit = unsafe { library.get("standin_library_submit") }.ok()?;
-    Some(Doors { call, handle, stream, submit, _library: library })
+    // SAFETY: as above, and as the driver's interface has it.
+    let allocate = unsafe { library.get("cuMemAlloc_v2") }.ok()?;
+    // SAFETY: as above.
+    let release = unsafe { library.get("cuMemFree_v2") }.ok()?;
+    Some(Doors { call, handle, stream, submit, allocate, release, _library: library })
 }
 
 /// Counts a call. Gives what a test wants it to fail with, and then whether a sound context is current.
@@ -67,6 +73,20 @@ pub(crate) fn count_handle(change: i64) -> Outcome {
 /// Refuses a stream that does not exist.
 pub(crate) fn check_stream(stream: u64) -> Outcome {
     if (doors()?.stream)(stream) == 0 { Ok(()) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// Takes device memory from the driver, as the library does behind its caller's back.
+pub(crate) fn allocate(bytes: u64) -> Result<u64, Status> {
+    let mut address = 0;
+    match (doors()?.allocate)(&raw mut address, bytes as usize) {
+        0 => Ok(address),
+        _ => Err(Status::ALLOC_FAILED),
+    }
+}
+
+/// Gives it back.
+pub(crate) fn release(address: u64) -> Outcome {
+    if (doors()?.release)(address) == 0 { Ok(()) } else { Err(Status::EXECUTION_FAILED) }
 }
 
 /// Queues work on a stream. `ranges` are the device addresses and bytes that it touches; they are checked when its

@@ -1,10 +1,16 @@
 //! Matrix products: `C = alpha * op(A) * op(B) + beta * C`, column-major, one or a batch.
 
 use crate::driver::{framed, submit};
-use crate::handle::settings;
+use crate::handle::{settings, workspace};
 use crate::matrix::{Element, Matrix, Scalar};
 use crate::status::{Outcome, Status};
 use std::ffi::{c_int, c_longlong};
+
+/// What a product leaves in its workspace, so that somebody who keeps anything else there finds out.
+const SCRATCH: f64 = -6.5e4;
+
+/// Bytes of a workspace that are written.
+const SCRATCH_BYTES: u64 = 256;
 
 /// An operand of a product: address, type, leading dimension, stride between the matrices of a batch.
 #[derive(Clone, Copy)]
@@ -62,14 +68,20 @@ fn product(request: Request) -> Outcome {
     if m == 0 || n == 0 || batch == 0 {
         return Ok(());
     }
+    let workspace = workspace(request.handle)?;
     let ranges: Vec<[u64; 2]> = (0..batch)
         .flat_map(|i| [a.range(i), b.range(i), c.range(i)])
+        .chain([workspace])
         .chain(alpha.range())
         .chain(beta.range())
         .filter(|range| range[1] > 0)
         .collect();
     let work = move || {
         let (alpha, beta) = (alpha.value(), beta.value());
+        let [scratch, bytes] = workspace;
+        for at in (0..bytes.min(SCRATCH_BYTES) / 2).map(|n| scratch + 2 * n) {
+            Element::F16.write(at, SCRATCH);
+        }
         for i in 0..batch {
             multiply(&a, ta, &b, tb, &c, k, i, alpha, beta);
         }

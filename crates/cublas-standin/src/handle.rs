@@ -1,6 +1,6 @@
 //! Handles and their settings.
 
-use crate::driver::{check_stream, count_handle, framed, note};
+use crate::driver::{allocate, check_stream, count_handle, framed, note, release};
 use crate::status::{Outcome, Status, code};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -13,12 +13,18 @@ pub(crate) struct Settings {
     /// Scalars are read from device memory, in stream order.
     pub(crate) device_scalars: bool,
     math_mode: u32,
+    /// What the caller gave on this stream: address and bytes.
+    given: Option<[u64; 2]>,
+    /// Memory of the library's own, for products on a stream without a given workspace.
+    own: Option<u64>,
 }
 
 /// cuBLAS 12.8.
 const VERSION: c_int = 120_804;
 /// What a workspace has to be aligned to, in bytes.
 const WORKSPACE_ALIGN: u64 = 256;
+/// Bytes of the workspace that a handle takes from the driver when it is given none.
+const OWN_WORKSPACE_BYTES: u64 = 4 << 20;
 
 static HANDLES: Mutex<(u64, BTreeMap<u64, Settings>)> = Mutex::new((0x5B1A_5000, BTreeMap::new()));
 
@@ -29,6 +35,21 @@ fn with<R>(body: impl FnOnce(&mut BTreeMap<u64, Settings>) -> R) -> R {
 /// The settings of a live handle.
 pub(crate) fn settings(handle: u64) -> Result<Settings, Status> {
     with(|handles| handles.get(&handle).copied()).ok_or(Status::NOT_INITIALIZED)
+}
+
+/// The workspace that a product works in: what was given, or the library's own, which is taken from the driver at the
+/// first product that needs it.
+pub(crate) fn workspace(handle: u64) -> Result<[u64; 2], Status> {
+    let settings = settings(handle)?;
+    if let Some(given) = settings.given {
+        return Ok(given);
+    }
+    let own = match settings.own {
+        Some(own) => own,
+        None => allocate(OWN_WORKSPACE_BYTES)?,
+    };
+    change(handle, |settings| settings.own = Some(own))?;
+    Ok([own, OWN_WORKSPACE_BYTES])
 }
 
 fn change(handle: u64, change: impl FnOnce(&mut Settings)) -> Outcome {
@@ -67,8 +88,12 @@ extern "C" fn cublasCreate_v2(handle: Out<u64>) -> u32 {
 extern "C" fn cublasDestroy_v2(handle: u64) -> u32 {
     // The handle goes even when the call is told to fail, as a driver's release does. A broken context does not matter:
     // the only failure that the interface knows here is a handle that is none.
-    let existed = with(|handles| handles.remove(&handle)).is_some();
-    let outcome = if existed { count_handle(-1) } else { Err(Status::NOT_INITIALIZED) };
+    let removed = with(|handles| handles.remove(&handle));
+    if let Some(own) = removed.and_then(|settings| settings.own) {
+        // A context that is gone has taken the memory along.
+        let _ = release(own);
+    }
+    let outcome = if removed.is_some() { count_handle(-1) } else { Err(Status::NOT_INITIALIZED) };
     code(note("cublasDestroy_v2").and(outcome))
 }
 
@@ -76,7 +101,8 @@ extern "C" fn cublasDestroy_v2(handle: u64) -> u32 {
 extern "C" fn cublasSetStream_v2(handle: u64, stream: u64) -> u32 {
     framed("cublasSetStream_v2", || {
         check_stream(stream)?;
-        change(handle, |settings| settings.stream = stream)
+        // As the documentation has it, the workspace is the library's own again.
+        change(handle, |settings| (settings.stream, settings.given) = (stream, None))
     })
 }
 
@@ -88,11 +114,10 @@ extern "C" fn cublasGetStream_v2(handle: u64, stream: Out<u64>) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetWorkspace_v2(handle: u64, workspace: u64, bytes: usize) -> u32 {
     framed("cublasSetWorkspace_v2", || {
-        settings(handle)?;
         if !workspace.is_multiple_of(WORKSPACE_ALIGN) || (workspace == 0 && bytes > 0) {
             return Err(Status::INVALID_VALUE);
         }
-        Ok(())
+        change(handle, |settings| settings.given = Some([workspace, bytes as u64]))
     })
 }
 

@@ -8,6 +8,7 @@ pub(crate) struct Status(pub(crate) u32);
 
 impl Status {
     pub(crate) const NOT_INITIALIZED: Self = Self(1);
+    pub(crate) const ALLOC_FAILED: Self = Self(3);
     pub(crate) const INVALID_VALUE: Self = Self(7);
     pub(crate) const EXECUTION_FAILED: Self = Self(13);
     pub(crate) const NOT_SUPPORTED: Self = Self(15);

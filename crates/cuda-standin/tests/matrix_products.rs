@@ -157,7 +157,14 @@ fn a_captured_product_reads_scalars_of_the_device_at_each_launch() {
     let one = stream.clone_htod(&[3.0f32]).unwrap();
     let mut c = stream.clone_htod(&[1.0f32]).unwrap();
     let mut scalars = stream.clone_htod(&[2.0f32, 1.0]).unwrap();
+    let workspace = stream.clone_htod(&[0u8; 1024]).unwrap();
     stream.synchronize().unwrap();
+    let address = workspace.device_ptr(&stream).0;
+    // SAFETY: the memory outlives the handle, and nobody else uses it.
+    let given = unsafe {
+        blas_sys::cublasSetWorkspace_v2(*blas.handle(), address as *mut _, workspace.len())
+    };
+    assert_eq!(given, Status::CUBLAS_STATUS_SUCCESS, "without, a product in a capture is refused");
     blas.set_pointer_mode(Mode::CUBLAS_POINTER_MODE_DEVICE).unwrap();
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
     {
@@ -196,6 +203,38 @@ fn a_captured_product_reads_scalars_of_the_device_at_each_launch() {
 }
 
 #[test]
+fn a_workspace_is_used_and_is_the_library_s_own_again_on_another_stream() {
+    let standin = Standin::load().unwrap();
+    let (stream, mut blas) = open();
+    let one = stream.clone_htod(&[3.0f32]).unwrap();
+    let mut c = stream.clone_htod(&[0.0f32]).unwrap();
+    let workspace = stream.clone_htod(&[0u8; 1024]).unwrap();
+    let address = workspace.device_ptr(&stream).0;
+    // SAFETY: the memory outlives the handle, and nobody else uses it.
+    let given = unsafe {
+        blas_sys::cublasSetWorkspace_v2(*blas.handle(), address as *mut _, workspace.len())
+    };
+    assert_eq!(given, Status::CUBLAS_STATUS_SUCCESS);
+    let single = config(false, false, [1, 1, 1], [1, 1, 1], 1.0, 0.0);
+    let taken = || standin.calls("cuMemAlloc_v2") + standin.calls("cuMemAllocAsync");
+    let before = taken();
+    // SAFETY: matrices of one element.
+    unsafe { blas.gemm(single, &one, &one, &mut c) }.unwrap();
+    assert_eq!(stream.clone_dtoh(&c).unwrap(), [9.0]);
+    assert_eq!(taken(), before);
+    let scribbled = stream.clone_dtoh(&workspace).unwrap();
+    assert!(scribbled[..256].iter().all(|byte| *byte != 0), "somebody else's bytes would be gone");
+    for expected in [before + 1, before + 1] {
+        // SAFETY: the stream is the one that the handle has.
+        unsafe { blas.set_stream(stream.clone()) }.unwrap();
+        // SAFETY: matrices of one element.
+        unsafe { blas.gemm(single, &one, &one, &mut c) }.unwrap();
+        assert_eq!(taken(), expected, "cuBLAS keeps what it has taken");
+    }
+    stream.synchronize().unwrap();
+}
+
+#[test]
 fn bad_arguments_workspaces_and_ranges_are_refused() {
     let standin = Standin::load().unwrap();
     let (stream, blas) = open();
@@ -213,7 +252,7 @@ fn bad_arguments_workspaces_and_ranges_are_refused() {
     for (workspace, status) in
         [(base, Status::CUBLAS_STATUS_SUCCESS), (base + 16, Status::CUBLAS_STATUS_INVALID_VALUE)]
     {
-        // SAFETY: the stand-in never touches a workspace.
+        // SAFETY: no product that would touch the workspace gets as far as that.
         let found =
             unsafe { blas_sys::cublasSetWorkspace_v2(*blas.handle(), workspace as *mut _, 16) };
         assert_eq!(found, status);

@@ -18,4 +18,6 @@ mod scope_order;
 mod shuffled;
 mod size;
 mod stale;
+mod threads;
 mod use_after_reset;
+mod workspaces;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use arena_scope::Cuda;
+use arena_scope::{Arena, ByteSize, Cuda};
 use arena_train::backend::cuda::{CudaBackend, Input, Kernels, Output, compile};
 use cuda_standin::Standin;
 use cudarc::driver::{
@@ -66,6 +66,13 @@ impl Bench {
     ) -> Vec<T> {
         self.stream.synchronize().unwrap_or_else(|_| panic!("{}", self.standin.last_fault()));
         self.stream.clone_dtoh(buffer).unwrap()
+    }
+
+    /// Gives cuBLAS a workspace, as a run does: a persistent buffer of an arena on the stream.
+    pub fn work_in_an_arena(&mut self) {
+        let device = Cuda::on(self.stream.clone()).unwrap();
+        let arena = Arena::builder(device).capacity(ByteSize::mib(4)).build().unwrap();
+        self.kernels.set_blas_workspace(arena.persistent(4 << 20).unwrap()).unwrap();
     }
 
     pub fn input<'a, T>(&self, buffer: &'a CudaSlice<T>) -> Input<'a, T> {

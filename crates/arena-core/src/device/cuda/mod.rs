@@ -12,4 +12,4 @@ mod enabled;
 #[cfg(not(feature = "_cuda"))]
 pub use disabled::Cuda;
 #[cfg(feature = "_cuda")]
-pub use enabled::{Cuda, Event, Graph, InputSlots, ResultQueue};
+pub use enabled::{Blas, Cuda, Event, Graph, InputSlots, ResultQueue};

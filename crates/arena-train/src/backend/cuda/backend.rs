@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use arena_scope::cudarc::driver::DeviceSlice;
+use arena_scope::device::cuda::Blas;
 use arena_scope::{Cuda, Device, Persistent, Pod, View, ViewMut};
 
 use super::error::CudaError;
@@ -15,9 +16,6 @@ use crate::backend::{Backend, In, LossMut, Out, Weights, WeightsMut};
 use crate::data::{Dataset, gather_batch};
 use crate::error::TrainError;
 
-/// What NVIDIA recommends as cuBLAS's workspace from compute capability 9.0 on, and before.
-const BLAS_WORKSPACE_BYTES: [usize; 2] = [32 << 20, 4 << 20];
-
 /// The network's arithmetic on a CUDA device, queued on the arena's stream.
 ///
 /// cuBLAS works in a persistent buffer of the arena; nothing else is allocated on the device. A
@@ -25,9 +23,7 @@ const BLAS_WORKSPACE_BYTES: [usize; 2] = [32 << 20, 4 << 20];
 /// asked.
 #[derive(Debug)]
 pub struct CudaBackend {
-    /// Before the workspace, which cuBLAS uses until the kernels are dropped.
     kernels: Kernels,
-    blas_workspace: Option<Persistent<u8, Cuda>>,
     blas_workspace_bytes: usize,
     /// A batch as it is sent. Its memory is used again for each batch.
     bytes: RefCell<Vec<u8>>,
@@ -53,12 +49,10 @@ impl CudaBackend {
     }
 
     fn with(kernels: Kernels) -> Result<Self, CudaError> {
-        let capability = kernels.context().compute_capability();
-        let (major, _) = capability.map_err(CudaError::driver("cuDeviceGetAttribute"))?;
-        let [from_9, before] = BLAS_WORKSPACE_BYTES;
-        let blas_workspace_bytes = if major >= 9 { from_9 } else { before };
+        let recommended = Blas::recommended_bytes(kernels.stream())?;
+        let blas_workspace_bytes = usize::try_from(recommended).unwrap_or(usize::MAX);
         let bytes = RefCell::new(Vec::new());
-        Ok(Self { kernels, blas_workspace: None, blas_workspace_bytes, bytes })
+        Ok(Self { kernels, blas_workspace_bytes, bytes })
     }
 
     /// A view as the kernels read it.
@@ -92,16 +86,9 @@ impl Backend for CudaBackend {
 
     fn take_library_workspace(
         &mut self,
-        mut workspace: Persistent<u8, Cuda>,
+        workspace: Persistent<u8, Cuda>,
     ) -> Result<(), TrainError> {
-        let memory = self.output(workspace.view_mut())?;
-        // SAFETY: the buffer is this backend's from here on, and goes after the kernels or when
-        // another has taken its place. Its bytes are not handed out again before the work that is
-        // queued on the stream, for its region is released after the stream and a kept buffer's
-        // bytes are used again in stream order.
-        unsafe { self.kernels.set_blas_workspace(memory) }?;
-        self.blas_workspace = Some(workspace);
-        Ok(())
+        Ok(self.kernels.set_blas_workspace(workspace)?)
     }
 
     fn conv_forward_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError> {

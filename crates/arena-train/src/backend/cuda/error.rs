@@ -1,6 +1,6 @@
 //! What can go wrong between the program and a CUDA device.
 
-use cudarc::cublas::result::CublasError;
+use arena_scope::{DeviceError, DeviceErrorKind};
 use cudarc::driver::DriverError;
 use thiserror::Error;
 
@@ -38,22 +38,11 @@ pub enum CudaError {
         name: String,
     },
     /// cuBLAS refused a call.
-    #[error("{call}: cuBLAS status {status}")]
-    Blas {
-        /// The function.
-        call: &'static str,
-        /// The `cublasStatus_t`.
-        status: u32,
-    },
+    #[error(transparent)]
+    Blas(DeviceError),
     /// A buffer of an arena that belongs to another stream than the kernels.
     #[error("the buffer's arena belongs to another stream than the kernels")]
     OtherStream,
-    /// A cuBLAS workspace that cuBLAS would refuse.
-    #[error("a cuBLAS workspace must be aligned to 256 bytes, {address:#x} is not")]
-    Workspace {
-        /// Its address.
-        address: u64,
-    },
 }
 
 impl CudaError {
@@ -64,10 +53,14 @@ impl CudaError {
             Self::Driver { call, code: error.0 as u32, name: name.unwrap_or_default() }
         }
     }
+}
 
-    /// A refusal of cuBLAS.
-    pub(super) fn blas(call: &'static str) -> impl FnOnce(CublasError) -> Self {
-        move |error| Self::Blas { call, status: error.0 as u32 }
+impl From<DeviceError> for CudaError {
+    fn from(error: DeviceError) -> Self {
+        match error.kind {
+            DeviceErrorKind::Unavailable => Self::Library { name: "libcublas" },
+            _ => Self::Blas(error),
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use arena_scope::device::cuda::Blas;
+use arena_scope::{Cuda, Error, Persistent};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::compile::compile;
 use super::error::{CudaError, count};
-use super::gemm::Blas;
 use super::module::{Grid, Module};
 use super::range::Output;
 
@@ -41,7 +42,7 @@ impl Kernels {
     /// [`CudaError`] when cuBLAS is not there, or it or the driver refuses.
     pub fn from_ptx(stream: &Arc<CudaStream>, ptx: &str) -> Result<Self, CudaError> {
         let module = Module::load(stream.context(), stream.clone(), ptx)?;
-        Ok(Self { module, blas: Blas::new(stream.clone())? })
+        Ok(Self { module, blas: Blas::on(stream)? })
     }
 
     /// The stream that everything is queued on.
@@ -57,22 +58,12 @@ impl Kernels {
     }
 
     /// Gives cuBLAS memory to work in; without it, cuBLAS allocates behind the caller's back.
-    /// cuBLAS's documentation recommends 32 MiB from compute capability 9.0 on and 4 MiB before.
     ///
     /// # Errors
     ///
-    /// [`CudaError::Workspace`] where it is not aligned to 256 bytes.
-    ///
-    /// # Safety
-    ///
-    /// `workspace` stays allocated, and nobody else uses it, until another is given, or these
-    /// kernels are dropped and the stream has passed their work.
-    pub unsafe fn set_blas_workspace(
-        &mut self,
-        workspace: Output<'_, u8>,
-    ) -> Result<(), CudaError> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.blas.set_workspace(workspace) }
+    /// As for [`Blas::set_workspace`].
+    pub fn set_blas_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
+        self.blas.set_workspace(workspace)
     }
 
     /// Sets each element to `value`.

@@ -217,7 +217,7 @@ fn is_per_thread(stream: &CudaStream) -> bool {
     stream.cu_stream().addr() == 2
 }
 
-fn memory_info() -> Result<(u64, u64), Failure> {
+pub(super) fn memory_info() -> Result<(u64, u64), Failure> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both numbers go into live variables.
     done("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;

@@ -1,5 +1,6 @@
 //! The CUDA device of a program that was built with it. Nothing outside this folder calls the driver.
 
+mod blas;
 mod buffers;
 mod code;
 mod context;
@@ -12,6 +13,7 @@ mod ranges;
 mod slots;
 mod transfer;
 
+pub use blas::Blas;
 pub use device::Cuda;
 pub use event::Event;
 pub use graph::Graph;

@@ -1,0 +1,243 @@
+//! cuBLAS as a customer of the arena: a handle that works in a persistent buffer.
+
+use std::sync::Arc;
+
+use cudarc::cublas::{result, sys as blas};
+use cudarc::driver::{CudaContext, CudaStream};
+
+use super::Cuda;
+use super::code::Failure;
+use super::context::with_current;
+use super::device::memory_info;
+use crate::buffer::Persistent;
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
+
+/// What a workspace has to be aligned to, in bytes.
+const WORKSPACE_ALIGNMENT_BYTES: u64 = 256;
+
+/// A cuBLAS handle whose workspace is a persistent buffer of an arena.
+///
+/// Without one, cuBLAS takes memory from the driver at its first product. A handle that was given a
+/// workspace keeps it as long as it lives, and takes it along to another stream, where cuBLAS itself
+/// would go back to memory of its own.
+///
+/// Make the workspace before the mark is set, of [`recommended_bytes`](Self::recommended_bytes).
+#[derive(Debug)]
+pub struct Blas {
+    /// A live handle, made in the stream's context and destroyed by the drop alone, which runs before
+    /// the workspace goes.
+    handle: blas::cublasHandle_t,
+    stream: Arc<CudaStream>,
+    workspace: Option<Persistent<u8, Cuda>>,
+}
+
+// SAFETY: a handle may be used from any thread, though not from two at once: hence no `Sync`.
+unsafe impl Send for Blas {}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // Not cudarc's own type: it panics here when the device is lost. There is nobody to tell, and
+        // nothing but the handle is lost.
+        let _ = with_current(self.stream.context(), || {
+            // SAFETY: the handle is live and not used again. Work that is queued keeps what it needs;
+            // the workspace's bytes are used again in the order of the streams that it was given on.
+            let _ = unsafe { result::destroy_handle(self.handle) };
+            Ok(())
+        });
+    }
+}
+
+impl Blas {
+    /// A handle that queues its work on `stream`, in full `f32` precision, without a workspace.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceErrorKind::Unavailable`] when the loader finds no cuBLAS; or the refusal of cuBLAS,
+    /// which needs some memory of its own beside the arena.
+    pub fn on(stream: &Arc<CudaStream>) -> Result<Self, DeviceError> {
+        let context = stream.context();
+        // SAFETY: opening cuBLAS runs no code but its own initialisation.
+        if !unsafe { blas::is_culib_present() } {
+            return Err(DeviceError {
+                device: name(context),
+                call: "cublasCreate",
+                reason: "libcublas is not installed, or not on the loader's path".to_owned(),
+                kind: DeviceErrorKind::Unavailable,
+            });
+        }
+        let made = current(context, || {
+            result::create_handle().map_err(|error| refused(context, "cublasCreate", error.0, None))
+        })?;
+        let this = Self { handle: made, stream: Arc::clone(stream), workspace: None };
+        this.bind("cublasSetStream", || {
+            // SAFETY: the handle and the stream are live and of one context.
+            unsafe { blas::cublasSetStream_v2(made, stream.cu_stream().cast()) }
+        })?;
+        this.bind("cublasSetMathMode", || {
+            // SAFETY: the handle is live. This mode rounds nothing to TF32.
+            unsafe { blas::cublasSetMathMode(made, blas::cublasMath_t::CUBLAS_DEFAULT_MATH) }
+        })?;
+        Ok(this)
+    }
+
+    /// What cuBLAS's documentation recommends as a workspace on the stream's device: 32 MiB from compute
+    /// capability 9.0 on, and 4 MiB before.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn recommended_bytes(stream: &CudaStream) -> Result<u64, DeviceError> {
+        let context = stream.context();
+        let (major, _) = context.compute_capability().map_err(|error| {
+            Failure::Driver { call: "cuDeviceGetAttribute", code: error.0 }.on(&name(context))
+        })?;
+        Ok(if major >= 9 { 32 << 20 } else { 4 << 20 })
+    }
+
+    /// Lets cuBLAS work in `workspace` from now on. What it had before goes back to its arena, whose
+    /// bytes are used again after the work that is queued.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDevice`] for a buffer on another device than the stream;
+    /// [`DeviceErrorKind::Refused`] where it is not aligned to 256 bytes; or the refusal of cuBLAS or of
+    /// the driver. The workspace is what it was then.
+    pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
+        // On another stream than the arena's, every close waits for it from now on.
+        workspace.also_used_on(&self.stream)?;
+        self.hand_over(&workspace)?;
+        self.workspace = Some(workspace);
+        Ok(())
+    }
+
+    /// Queues the work on `stream` from now on, in the same workspace: `stream` waits, on the device, for
+    /// the work that is queued now.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDevice`] for a stream of another device; or the refusal of cuBLAS or of the
+    /// driver.
+    pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        if stream.context() != self.stream.context() {
+            let what = format!("a stream of cuda:{}", stream.context().ordinal());
+            return Err(ErrorKind::WrongDevice { what, device: name(self.context()) }.into());
+        }
+        if let Some(workspace) = &self.workspace {
+            // Two products at a time would write each other's workspace.
+            workspace.region().join(&self.stream)?;
+            workspace.also_used_on(stream)?;
+        }
+        let handle = self.handle;
+        self.bind("cublasSetStream", || {
+            // SAFETY: the handle and the stream are live and of one context.
+            unsafe { blas::cublasSetStream_v2(handle, stream.cu_stream().cast()) }
+        })?;
+        self.stream = Arc::clone(stream);
+        // cuBLAS is back at a workspace of its own now.
+        self.workspace.as_ref().map_or(Ok(()), |workspace| Ok(self.hand_over(workspace)?))
+    }
+
+    /// Gives cuBLAS the address.
+    fn hand_over(&self, workspace: &Persistent<u8, Cuda>) -> Result<(), DeviceError> {
+        let address = workspace.address();
+        if !address.is_multiple_of(WORKSPACE_ALIGNMENT_BYTES) {
+            return Err(DeviceError {
+                device: name(self.context()),
+                call: "cublasSetWorkspace",
+                reason: format!("a workspace must be aligned to 256 bytes, {address:#x} is not"),
+                kind: DeviceErrorKind::Refused,
+            });
+        }
+        let (handle, len) = (self.handle, workspace.len());
+        self.bind("cublasSetWorkspace", || {
+            // SAFETY: a live handle, and memory that nobody else uses: the buffer is this handle's until
+            // it is gone or has another, and the arena orders its bytes behind the stream.
+            unsafe { blas::cublasSetWorkspace_v2(handle, pointer(address), len) }
+        })
+    }
+
+    /// The handle, for calls of cuBLAS with the context of [`stream`](Self::stream) current. It must be
+    /// neither destroyed nor given a workspace or a stream.
+    #[must_use]
+    pub const fn handle(&self) -> blas::cublasHandle_t {
+        self.handle
+    }
+
+    /// The stream that the work is queued on.
+    #[must_use]
+    pub const fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Bytes of the workspace; 0 without one.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> u64 {
+        self.workspace.as_ref().map_or(0, |workspace| workspace.len() as u64)
+    }
+
+    /// What became of a call on the handle. cuBLAS calls many a failed allocation something else, so the
+    /// error tells the arena's size and what the device had free.
+    ///
+    /// # Errors
+    ///
+    /// Unless the status is that of success.
+    pub fn done(
+        &self,
+        call: &'static str,
+        status: blas::cublasStatus_t,
+    ) -> Result<(), DeviceError> {
+        if status == blas::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+            return Ok(());
+        }
+        let arena_bytes =
+            self.workspace.as_ref().map(|workspace| workspace.region().capacity_bytes());
+        Err(refused(self.context(), call, status, arena_bytes))
+    }
+
+    fn context(&self) -> &CudaContext {
+        self.stream.context()
+    }
+
+    /// A call on the handle with its context current.
+    fn bind(
+        &self,
+        call: &'static str,
+        body: impl FnOnce() -> blas::cublasStatus_t,
+    ) -> Result<(), DeviceError> {
+        current(self.context(), || self.done(call, body()))
+    }
+}
+
+/// Runs `body` with `context` current.
+fn current<R>(
+    context: &CudaContext,
+    body: impl FnOnce() -> Result<R, DeviceError>,
+) -> Result<R, DeviceError> {
+    with_current(context, || Ok(body())).map_err(|failure| failure.on(&name(context)))?
+}
+
+fn name(context: &CudaContext) -> String {
+    format!("cuda:{}", context.ordinal())
+}
+
+fn refused(
+    context: &CudaContext,
+    call: &'static str,
+    status: blas::cublasStatus_t,
+    arena_bytes: Option<u64>,
+) -> DeviceError {
+    let mut reason = format!("{status:?} ({})", status as u32);
+    if let Ok((free, total)) = with_current(context, memory_info) {
+        reason += &format!("; {free} of the device's {total} bytes are free");
+        if let Some(arena) = arena_bytes {
+            reason += &format!(" beside an arena of {arena}: libraries need headroom");
+        }
+    }
+    DeviceError { device: name(context), call, reason, kind: DeviceErrorKind::Refused }
+}
+
+/// A device address as cuBLAS takes it.
+#[expect(clippy::cast_possible_truncation, reason = "cudarc asks for 64-bit addresses")]
+const fn pointer(address: u64) -> *mut std::ffi::c_void {
+    std::ptr::without_provenance_mut(address as usize)
+}

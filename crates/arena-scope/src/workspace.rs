@@ -1,0 +1,64 @@
+//! Memory for a library call, sized for the way that the call is done.
+
+use arena_core::{Device, Error, ErrorKind, Transient};
+
+use crate::scope::Scope;
+
+impl<'s, D: Device> Scope<'s, '_, D> {
+    /// Runs `body` with a workspace, in a scope of its own called `name`: the workspace goes back when it
+    /// ends, and the error of one that does not fit says what it was for.
+    ///
+    /// A library does the same thing in several ways (cuDNN's algorithms), and each needs another
+    /// workspace, which depends on everything that the call is configured with. So `bytes_of` asks the
+    /// library for the call as it will be made, and the first of `choices` that fits into what is free
+    /// is taken, in the caller's order of preference. A choice that needs no byte costs nothing; its
+    /// buffer is empty. Whatever a later call needs of the result belongs into the scope outside.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`] when no choice fits, about the last one;
+    /// [`ErrorKind::NoChoice`] without any; what `bytes_of` or `body` returns; or an error of opening or
+    /// closing the scope.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Error, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(8)).build()?;
+    /// // Fastest first: 16 KiB, which the arena has not, or 4 KiB.
+    /// let ways = [("with transforms", 16_384), ("by tiles", 4096)];
+    /// let way = arena.scope(|step| {
+    ///     step.with_workspace("convolution", ways, |way| Ok(way.1), |_, way, workspace| {
+    ///         assert_eq!(workspace.len(), 4096);
+    ///         Ok::<_, Error>(way.0)
+    ///     })
+    /// })?;
+    /// assert_eq!(way, "by tiles");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn with_workspace<A, R, E: From<Error>>(
+        &mut self,
+        name: &'static str,
+        choices: impl IntoIterator<Item = A>,
+        mut bytes_of: impl FnMut(&A) -> Result<u64, E>,
+        body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>, A, Transient<'i, u8, D>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.scope_named(name, |inner| {
+            let mut told = Error::from(ErrorKind::NoChoice { what: name });
+            for choice in choices {
+                let bytes = bytes_of(&choice)?;
+                let too_big =
+                    || Error::from(ErrorKind::TooBig { elements: bytes, element_bytes: 1 });
+                let len = usize::try_from(bytes).map_err(|_| too_big());
+                match len.and_then(|len| inner.alloc(len)) {
+                    Ok(workspace) => return body(inner, choice, workspace),
+                    Err(error) if does_not_fit(&error) => told = error,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(told.into())
+        })
+    }
+}
+
+fn does_not_fit(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Exhausted(_) | ErrorKind::TooBig { .. })
+}
