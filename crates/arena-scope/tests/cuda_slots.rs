@@ -3,6 +3,8 @@
 
 mod cuda;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use arena_scope::cudarc::driver::{CudaStream, sys};
 use arena_scope::device::cuda::InputSlots;
 use arena_scope::{DeviceErrorKind, Error, ErrorKind, Reset, ScopeOptions};
@@ -181,11 +183,11 @@ fn in_the_steady_state_slots_and_results_allocate_nothing() {
             })
             .unwrap();
         if n >= 3 {
-            told.extend(losses.pop().unwrap().unwrap());
+            told.push(losses.pop_with(|loss| loss[0]).unwrap().unwrap());
         }
     }
-    while let Some(loss) = losses.pop().unwrap() {
-        told.extend(loss);
+    while let Some(loss) = losses.pop_with(|loss| loss[0]).unwrap() {
+        told.push(loss);
     }
     let expected: Vec<f32> = (0..20_u16).map(f32::from).collect();
     assert_eq!(told, expected);
@@ -229,6 +231,30 @@ fn a_result_is_there_when_it_is_told_and_not_before() {
         assert_eq!(results.pop().unwrap(), None);
     }
     assert!(early > 0, "a result was always there at once");
+}
+
+#[test]
+fn a_result_whose_reader_panics_is_there_still() {
+    let standin = Standin::load().unwrap();
+    let mut arena = arena();
+    let mut results = arena.result_queue::<u8>(1, 4).unwrap();
+    arena
+        .scope(|step| {
+            let mut x = step.alloc::<u8>(4)?;
+            x.view_mut().fill_bytes(7)?;
+            results.push(x.view())
+        })
+        .unwrap();
+    let panicked = catch_unwind(AssertUnwindSafe(|| results.pop_with(|_| panic!("on purpose"))));
+    assert!(panicked.is_err());
+    assert_eq!(results.try_pop_with(<[u8]>::len).unwrap(), Some(4));
+    assert_eq!(results.pop_with(<[u8]>::len).unwrap(), None);
+    assert_eq!(results.try_pop_with(<[u8]>::len).unwrap(), None);
+    // Its place is free, also after a result that could not be waited for.
+    arena.scope(|step| results.push(step.alloc_zeroed::<u8>(4)?.view())).unwrap();
+    standin.fail_nth("cuEventQuery", 1, UNKNOWN);
+    assert!(results.pop_with(<[u8]>::len).is_err());
+    assert_eq!(results.pop().unwrap().unwrap(), [0; 4]);
 }
 
 // B053

@@ -248,17 +248,14 @@ impl<T: Pod> ResultQueue<T> {
         started
     }
 
-    /// The oldest result, after waiting for it if need be; `None` when none is on its way.
+    /// The oldest result, after waiting for it if need be; `None` when none is on its way. In a loop,
+    /// [`pop_with`](Self::pop_with) makes no vector for each.
     ///
     /// # Errors
     ///
     /// The driver's refusal, or an error of the work that made the result.
     pub fn pop(&mut self) -> Result<Option<Vec<T>>, Error> {
-        match self.queued.front_mut() {
-            Some(oldest) => oldest.wait()?,
-            None => return Ok(None),
-        };
-        self.pop_front()
+        self.pop_with(<[T]>::to_vec)
     }
 
     /// The oldest result if it has arrived.
@@ -267,17 +264,46 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// As for [`pop`](Self::pop).
     pub fn try_pop(&mut self) -> Result<Option<Vec<T>>, Error> {
+        self.try_pop_with(<[T]>::to_vec)
+    }
+
+    /// [`pop`](Self::pop) that shows the result where it lies, and returns what `read` made of it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`pop`](Self::pop); `read` is not called then.
+    ///
+    /// # Panics
+    ///
+    /// Only if `read` does; the result is the oldest still.
+    pub fn pop_with<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
+        let Some(oldest) = self.queued.front_mut() else { return Ok(None) };
+        oldest.wait()?;
+        self.take_arrived(read)
+    }
+
+    /// [`try_pop`](Self::try_pop) that shows the result where it lies.
+    ///
+    /// # Errors
+    ///
+    /// As for [`pop`](Self::pop); `read` is not called then.
+    ///
+    /// # Panics
+    ///
+    /// Only if `read` does; the result is the oldest still.
+    pub fn try_pop_with<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
         let arrived = match self.queued.front_mut() {
             Some(oldest) => oldest.has_ended()?,
             None => false,
         };
-        if arrived { self.pop_front() } else { Ok(None) }
+        if arrived { self.take_arrived(read) } else { Ok(None) }
     }
 
-    fn pop_front(&mut self) -> Result<Option<Vec<T>>, Error> {
-        let Some(arrived) = self.queued.pop_front() else { return Ok(None) };
-        let result = arrived.as_slice().map(<[T]>::to_vec);
-        self.free.push(arrived);
-        result.map(Some)
+    /// Shows the oldest result, which has arrived, and makes its place free.
+    fn take_arrived<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
+        let Some(oldest) = self.queued.front() else { return Ok(None) };
+        let result = read(oldest.as_slice()?);
+        self.free.extend(self.queued.pop_front());
+        Ok(Some(result))
     }
 }
