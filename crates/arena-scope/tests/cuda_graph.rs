@@ -231,6 +231,15 @@ fn a_plan_installed_for_its_step_makes_a_graph_stale_and_a_planned_step_is_captu
     assert_ne!(planned.signature(), graph.signature());
     let before = training.weight();
     planned.replay(&mut training.arena).unwrap();
+    // A step of another kind works in the same bytes, by a plan of its own.
+    let other = ScopeOptions::named("test");
+    let whole = PlannedSlot { offset_bytes: 0, bytes: 320, alignment: Alignment::DEFAULT };
+    training.arena.install_plan(other, SlotTable::new(&[whole]).unwrap()).unwrap();
+    let outcome = training.arena.scope_with(other, |step| {
+        let mut x = step.alloc::<u8>(320)?;
+        x.view_mut().fill_bytes(0xff)
+    });
+    outcome.unwrap();
     planned.replay(&mut training.arena).unwrap();
     assert_eq!(training.weight(), 4.0 * before);
 }

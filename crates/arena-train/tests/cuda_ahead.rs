@@ -14,7 +14,9 @@ use arena_train::capacity::{self, Placement};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{AheadConfig, Evaluation, Per, RunConfig, Trained, Trainer};
+use arena_train::training::{
+    AheadConfig, EVALUATE, Evaluation, Per, RunConfig, TRAIN, Trained, Trainer,
+};
 use common::in_pool;
 use cuda_common::{assert_near, backend, bits};
 use cuda_standin::{Mode, Standin};
@@ -51,12 +53,27 @@ fn adam() -> Optimizer {
 }
 
 fn trainer(config: &RunConfig) -> Trainer<arena_train::backend::CudaBackend> {
+    placed(config, Placement::Bump)
+}
+
+/// As the program builds it.
+fn placed(config: &RunConfig, placement: Placement) -> Trainer<arena_train::backend::CudaBackend> {
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
-    let demand =
-        capacity::demand(&device, &backend, config, &data(), Placement::Bump, None).unwrap();
+    let demand = capacity::demand(&device, &backend, config, &data(), placement, None).unwrap();
     let capacity = capacity::choose(&demand, None, config).unwrap();
-    Trainer::new(device, backend, config.clone(), capacity).unwrap()
+    let mut trainer = Trainer::with_placement(
+        device,
+        backend,
+        config.clone(),
+        capacity,
+        placement.of_the_arena(),
+    )
+    .unwrap();
+    if placement == Placement::Planned {
+        trainer.install(&demand.plans).unwrap();
+    }
+    trainer
 }
 
 #[derive(Debug)]
@@ -130,6 +147,68 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
         losses
     });
     assert_near("losses", &plain.losses, &on_host, 1e-4);
+    assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
+/// Under a plan a whole step repeats its addresses as well, so that it is captured. What is short, and
+/// an evaluation in between, follow plans of their own and leave the graph as it is.
+#[rstest]
+#[case::keep(Reset::Keep)]
+#[case::poison(Reset::Poison)]
+fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit(#[case] reset: Reset) {
+    let standin = Standin::load().unwrap();
+    let bumped = run(&config(adam(), reset, ahead(false, 1)));
+    let whole = |graph| {
+        standin.reset(1);
+        finish(&mut placed(&config(adam(), reset, ahead(graph, 1)), Placement::Planned))
+    };
+    let (plain, replayed) = (whole(false), whole(true));
+    assert_same(&plain, &bumped);
+    assert_same(&replayed, &plain);
+    assert_eq!((replayed.trained.replays, &replayed.trained.graph_refusal), (4, &None));
+
+    // Stopped in the second epoch, evaluated, and gone on with.
+    standin.reset(2);
+    let mut trainer = placed(&config(adam(), reset, ahead(true, 1)), Placement::Planned);
+    let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
+    let stopped = trainer
+        .train(&data().train, &stop, |report| {
+            losses.push(report.loss);
+            stop.store(report.step == 5, std::sync::atomic::Ordering::Relaxed);
+        })
+        .unwrap();
+    assert_eq!((stopped.steps, stopped.replays, &stopped.graph_refusal), (5, 2, &None));
+    trainer.evaluate(&data().test).unwrap();
+    let mut rest = finish(&mut trainer);
+    assert_eq!((rest.trained.graph_refusal.as_ref(), rest.losses.len()), (None, 2));
+    losses.append(&mut rest.losses);
+    rest.losses = losses;
+    assert_same(&rest, &bumped);
+    for key in [TRAIN, EVALUATE] {
+        let deviations = trainer.arena().plan_deviations(key).unwrap();
+        assert_eq!((deviations.total(), deviations.unfreed), (0, 0), "{deviations}");
+    }
+    drop(trainer);
+    assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
+/// Each buffer would be an allocation inside the capture, which no replay could repeat.
+#[rstest]
+#[case::guarded(Placement::Separate)]
+#[case::unguarded(Placement::Unguarded)]
+fn a_graph_of_buffers_with_allocations_of_their_own_is_refused_and_the_steps_go_on(
+    #[case] placement: Placement,
+) {
+    let standin = Standin::load().unwrap();
+    let plain = run(&config(adam(), Reset::Keep, ahead(false, 1)));
+    standin.reset(1);
+    let mut trainer = placed(&config(adam(), Reset::Keep, ahead(true, 1)), placement);
+    let found = finish(&mut trainer);
+    let refusal = found.trained.graph_refusal.as_ref().unwrap();
+    assert!(refusal.contains("not captured") && refusal.contains("cuMemAlloc"), "{refusal}");
+    assert_eq!(found.trained.replays, 0);
+    assert_same(&found, &plain);
+    drop(trainer);
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 

@@ -151,12 +151,15 @@ mod on_the_standin {
         let line = |printed: &str, name: &str| {
             printed.lines().find(|line| line.starts_with(name)).map(str::to_owned)
         };
-        let (plain, replayed) = (run(&[]), run(&["--graph", "--loss-every", "3"]));
-        assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"));
-        assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"));
+        let plain = run(&[]);
         assert_eq!(line(&plain, "graph"), None);
-        // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
-        assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
+        for placement in ["bump", "planned"] {
+            let replayed = run(&["--graph", "--loss-every", "3", "--placement", placement]);
+            assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{placement}");
+            assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{placement}");
+            // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
+            assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
+        }
     }
 
     #[test]
