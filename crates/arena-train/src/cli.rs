@@ -59,7 +59,8 @@ pub struct Arguments {
     /// CUDA device, with a scope per minibatch
     #[arg(long)]
     pub graph: bool,
-    /// Read the losses of so many steps at once; above 1 on a CUDA device, with a scope per minibatch
+    /// Read the losses of so many steps at once, on a CUDA device when as many more are queued; above 1
+    /// there only, with a scope per minibatch
     #[arg(long, default_value = "1")]
     pub loss_every: NonZeroU16,
     /// Show each scope to profilers as an NVTX range; on a CUDA device

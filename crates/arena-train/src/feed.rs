@@ -1,21 +1,31 @@
-//! What a device offers a loop that the host does not wait in: batches sent ahead, and graphs.
+//! What a device offers a loop that the host does not wait in: batches sent ahead, results read behind,
+//! and graphs.
 
 use std::convert::Infallible;
 use std::fmt;
 
-use arena_scope::{Arena, Device, Host, Persistent, Probe, Scope, ScopeOptions, ViewMut};
+use arena_scope::{Arena, Device, Host, Persistent, Probe, Scope, ScopeOptions, View, ViewMut};
 #[cfg(feature = "_cuda")]
-use arena_scope::{Cuda, StepGraph, device::cuda::InputSlots};
+use arena_scope::{
+    Cuda, StepGraph,
+    device::cuda::{InputSlots, ResultQueue},
+};
 
 use crate::error::TrainError;
 
 /// Slots for a batch that is on its way and for the one before it.
 pub const SLOTS: usize = 2;
 
+/// Groups of losses that may be on their way to the host: one, and the one before it.
+pub const RESULTS: usize = 2;
+
 /// A device on which the network is trained.
 pub trait Feed: Device + Sized {
     /// [`SLOTS`] slots for batches.
     type Slots: fmt::Debug;
+
+    /// Room for [`RESULTS`] groups of losses on their way.
+    type Results: fmt::Debug;
 
     /// A captured step.
     type Graph: fmt::Debug;
@@ -42,6 +52,30 @@ pub trait Feed: Device + Sized {
     /// When no batch was sent, or the device refuses.
     fn take(slots: &mut Self::Slots, to: ViewMut<'_, u8, Self>) -> Result<(), TrainError>;
 
+    /// Room for results of `len` losses.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::OnlyOnCuda`] where there is none; when the device refuses.
+    fn results(arena: &Arena<Self>, len: usize) -> Result<Self::Results, TrainError>;
+
+    /// Queues a copy of a group of losses to the host, behind the work queued on the arena's stream.
+    ///
+    /// # Errors
+    ///
+    /// When [`RESULTS`] are on their way already, or the device refuses.
+    fn push(results: &mut Self::Results, losses: View<'_, f32, Self>) -> Result<(), TrainError>;
+
+    /// Shows the oldest group that is on its way, after waiting for that if need be; `None` without one.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, or an error of the work that made the losses.
+    fn pop<R>(
+        results: &mut Self::Results,
+        read: impl FnOnce(&[f32]) -> R,
+    ) -> Result<Option<R>, TrainError>;
+
     /// Captures a step: see [`Arena::capture`].
     ///
     /// # Errors
@@ -64,6 +98,7 @@ pub trait Feed: Device + Sized {
 /// The host computes a step while it is called: there is nothing to run ahead of.
 impl Feed for Host {
     type Slots = Infallible;
+    type Results = Infallible;
     type Graph = Infallible;
 
     fn slots(_arena: &Arena<Self>, _len_bytes: usize) -> Result<Infallible, TrainError> {
@@ -76,6 +111,21 @@ impl Feed for Host {
 
     fn take(slots: &mut Infallible, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
         match *slots {}
+    }
+
+    fn results(_arena: &Arena<Self>, _len: usize) -> Result<Infallible, TrainError> {
+        Err(TrainError::OnlyOnCuda { what: "reading losses behind" })
+    }
+
+    fn push(results: &mut Infallible, _losses: View<'_, f32, Self>) -> Result<(), TrainError> {
+        match *results {}
+    }
+
+    fn pop<R>(
+        results: &mut Infallible,
+        _read: impl FnOnce(&[f32]) -> R,
+    ) -> Result<Option<R>, TrainError> {
+        match *results {}
     }
 
     fn capture<'a>(
@@ -91,10 +141,18 @@ impl Feed for Host {
     }
 }
 
+/// Losses that nobody computes. On their way they take no memory of the arena.
+#[derive(Debug)]
+pub struct ProbeResults {
+    zeros: Vec<f32>,
+    queued: usize,
+}
+
 /// Asks for the memory that the slots of a CUDA device take. A step asks for the same whether it is
 /// replayed or not, so none is captured.
 impl Feed for Probe {
     type Slots = [Persistent<u8, Self>; SLOTS];
+    type Results = ProbeResults;
     type Graph = Infallible;
 
     fn slots(arena: &Arena<Self>, len_bytes: usize) -> Result<Self::Slots, TrainError> {
@@ -107,6 +165,24 @@ impl Feed for Probe {
 
     fn take(_slots: &mut Self::Slots, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    fn results(_arena: &Arena<Self>, len: usize) -> Result<ProbeResults, TrainError> {
+        Ok(ProbeResults { zeros: vec![0.0; len], queued: 0 })
+    }
+
+    fn push(results: &mut ProbeResults, _losses: View<'_, f32, Self>) -> Result<(), TrainError> {
+        results.queued += 1;
+        Ok(())
+    }
+
+    fn pop<R>(
+        results: &mut ProbeResults,
+        read: impl FnOnce(&[f32]) -> R,
+    ) -> Result<Option<R>, TrainError> {
+        let Some(left) = results.queued.checked_sub(1) else { return Ok(None) };
+        results.queued = left;
+        Ok(Some(read(&results.zeros)))
     }
 
     fn capture<'a>(
@@ -125,6 +201,7 @@ impl Feed for Probe {
 #[cfg(feature = "_cuda")]
 impl Feed for Cuda {
     type Slots = InputSlots<u8>;
+    type Results = ResultQueue<f32>;
     type Graph = StepGraph<Self>;
 
     fn slots(arena: &Arena<Self>, len_bytes: usize) -> Result<Self::Slots, TrainError> {
@@ -137,6 +214,21 @@ impl Feed for Cuda {
 
     fn take(slots: &mut Self::Slots, mut to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
         Ok(to.copy_from(slots.next()?)?)
+    }
+
+    fn results(arena: &Arena<Self>, len: usize) -> Result<ResultQueue<f32>, TrainError> {
+        Ok(arena.result_queue(RESULTS, len)?)
+    }
+
+    fn push(results: &mut ResultQueue<f32>, losses: View<'_, f32, Self>) -> Result<(), TrainError> {
+        Ok(results.push(losses)?)
+    }
+
+    fn pop<R>(
+        results: &mut ResultQueue<f32>,
+        read: impl FnOnce(&[f32]) -> R,
+    ) -> Result<Option<R>, TrainError> {
+        Ok(results.pop_with(read)?)
     }
 
     fn capture<'a>(

@@ -174,13 +174,16 @@ fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit(#[case] reset: Reset
     let stopped = trainer
         .train(&data().train, &stop, |report| {
             losses.push(report.loss);
-            stop.store(report.step == 5, std::sync::atomic::Ordering::Relaxed);
+            // When the loss of step 5 is read, step 6 is queued.
+            if report.step == 5 {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
         })
         .unwrap();
-    assert_eq!((stopped.steps, stopped.replays, &stopped.graph_refusal), (5, 2, &None));
+    assert_eq!((stopped.steps, stopped.replays, &stopped.graph_refusal), (6, 3, &None));
     trainer.evaluate(&data().test).unwrap();
     let mut rest = finish(&mut trainer);
-    assert_eq!((rest.trained.graph_refusal.as_ref(), rest.losses.len()), (None, 2));
+    assert_eq!((rest.trained.graph_refusal.as_ref(), rest.losses.len()), (None, 1));
     losses.append(&mut rest.losses);
     rest.losses = losses;
     assert_same(&rest, &bumped);
@@ -225,7 +228,9 @@ fn a_run_that_was_stopped_goes_on_as_if_it_had_not() {
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         })
         .unwrap();
-    assert_eq!((stopped.interrupted, stopped.steps), (true, 2), "after the first reading");
+    // Told of step 1 when the next group was queued, whose losses are told as well.
+    assert_eq!((stopped.interrupted, stopped.steps), (true, 4));
+    assert_eq!(losses.len(), 4, "each step that was done is told");
     let mut rest = finish(&mut trainer);
     losses.append(&mut rest.losses);
     rest.losses = losses;
@@ -250,7 +255,7 @@ const WAITS: [&str; 3] = ["cuStreamSynchronize", "cuEventSynchronize", "cuCtxSyn
 #[rstest]
 #[case::each_loss(1)]
 #[case::two_losses_at_once(2)]
-fn a_replayed_step_is_one_launch_and_waits_only_for_its_losses(#[case] loss_every: u16) {
+fn a_replayed_step_is_one_launch_and_waits_for_nothing_that_has_arrived(#[case] loss_every: u16) {
     let standin = Standin::load().unwrap();
     // At once, so that a wait for the host memory of a slot would be the loop's own.
     standin.set_mode(Mode::Eager);
@@ -269,11 +274,12 @@ fn a_replayed_step_is_one_launch_and_waits_only_for_its_losses(#[case] loss_ever
         .unwrap();
     assert_eq!((trained.steps, trained.replays), (7, 5));
     let at = |step: u64| -> [u64; 4] { seen.iter().find(|(seen, _)| *seen == step).unwrap().1 };
-    let (before, after) = (at(4), at(6));
+    // Told when a group more is queued: two steps lie between.
+    let (before, after) = (at(2), at(4));
     let found: [u64; 4] = std::array::from_fn(|n| after[n] - before[n]);
-    let readings = 2 / u64::from(loss_every);
-    assert_eq!(found, [2, 0, 0, readings], "launches, kernels, makes, waits");
-    assert_eq!(standin.calls("cuEventSynchronize"), 0, "nothing waits for a slot");
+    assert_eq!(found, [2, 0, 0, 0], "launches, kernels, makes, waits");
+    let readings = 7_u64.div_ceil(u64::from(loss_every));
+    assert_eq!(standin.calls("cuMemcpyDtoHAsync_v2"), readings, "one copy for a group");
 
     // Each launch is followed by the copy of the next batch, before anything waits or is launched.
     let names = standin.call_names();
@@ -285,6 +291,20 @@ fn a_replayed_step_is_one_launch_and_waits_only_for_its_losses(#[case] loss_ever
         })
         .collect();
     assert_eq!(copies, [true, true, true, true, false], "no batch comes after the last");
+}
+
+#[test]
+fn the_device_has_the_next_step_queued_while_the_host_reads_a_loss() {
+    let standin = Standin::load().unwrap();
+    let config = RunConfig { steps: Some(4), ..config(adam(), Reset::Keep, ahead(false, 1)) };
+    let mut trainer = trainer(&config);
+    let mut queued = Vec::new();
+    trainer
+        .train(&data().train, &AtomicBool::new(false), |_| queued.push(standin.queued()))
+        .unwrap();
+    // A step is more than ten kernels; the last one is read when there is no other.
+    let [first, second, third, last] = queued[..] else { panic!("{queued:?}") };
+    assert!(first.min(second).min(third) > 10 && last < 10, "{queued:?}");
 }
 
 #[rstest]
@@ -320,7 +340,8 @@ fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
     let trained = trainer
         .train(&data().train, &AtomicBool::new(false), |report| {
             losses.push(report.loss);
-            if report.step == 2 {
+            // The loss of the first step is read when the second is queued.
+            if report.step == 1 {
                 standin.fail_nth("cuLaunchKernel", 1, NOT_SUPPORTED);
                 standin.fail_nth("cuMemsetD8Async", 1, NOT_SUPPORTED);
             }
@@ -330,6 +351,27 @@ fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
     let refusal = trained.graph_refusal.unwrap();
     assert!(refusal.contains("not captured") && refusal.contains("load_batch"), "{refusal}");
     assert_eq!(bits(&losses), bits(&plain.losses));
+}
+
+/// What a failed step left on its way to the host is not taken for losses of the steps after it.
+#[test]
+fn after_a_step_that_failed_the_run_goes_on_from_there() {
+    let standin = Standin::load().unwrap();
+    let plain = run(&config(adam(), Reset::Keep, ahead(false, 1)));
+    standin.reset(0);
+    let mut trainer = trainer(&config(adam(), Reset::Keep, ahead(false, 1)));
+    let stop = AtomicBool::new(false);
+    let failed = trainer.train(&data().train, &stop, |report| {
+        if report.step == 1 {
+            standin.fail_nth("cuLaunchKernel", 1, NOT_SUPPORTED);
+        }
+    });
+    assert!(failed.unwrap_err().to_string().contains("load_batch"));
+    let done = trainer.step() as usize;
+    assert_eq!(done, 2, "the step is not counted");
+    let rest = finish(&mut trainer);
+    assert_eq!(bits(&rest.losses), bits(&plain.losses[done..]));
+    assert!(rest.parameters == plain.parameters);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! From the third step on a training step on a device allocates nothing: not on the device, and not
-//! on the host's heap. It waits for the device once, to read its loss. So too where batches are sent ahead.
+//! on the host's heap. It waits for the device once, to read its loss. So too where batches are sent ahead,
+//! and then it waits for the loss of the step before it, unless that has arrived.
 
 mod common;
 mod cuda_common;
@@ -74,10 +75,13 @@ fn a_steady_step_makes_nothing_and_waits_once() {
             .unwrap();
         let [_, first, rest @ ..] = seen.as_slice() else { panic!("{seen:?}") };
         assert_eq!(rest.len(), 3);
+        // Ahead, a loss is read when one step more is queued, and the last two together.
+        let rest = if ahead.is_some() { &rest[..2] } else { rest };
         let mut before = *first;
         for now in rest {
             assert_eq!(now.0 - before.0, 0, "nothing is made");
-            assert_eq!(now.1 - before.1, 1, "the loss is read");
+            let waits = now.1 - before.1;
+            assert!(waits == 1 || (waits == 0 && ahead.is_some()), "{waits}: the loss is read");
             assert!(now.2 > before.2, "kernels are counted");
             before = *now;
         }

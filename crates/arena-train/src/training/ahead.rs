@@ -5,8 +5,12 @@
 //! the batch, the loss, the count of steps and the rates that follow from it. Steps that are not
 //! replayed (the first two, the short last batch) do the same through the same buffers, so that a run
 //! gives the same numbers with a graph and without.
+//!
+//! The losses of a group of steps are copied to the host when its last step is queued, and are read
+//! when that of the next group is: by then they have usually arrived, and the device always has work.
 
 use std::iter::{Peekable, Skip};
+use std::mem;
 use std::num::NonZeroU16;
 use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +32,7 @@ const SAMPLE_BYTES: usize = IMAGE_LEN + 1;
 /// How the host runs ahead of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AheadConfig {
-    /// Steps after which their losses are read, with one wait for all of them.
+    /// Steps whose losses are read together, when as many more are queued.
     pub loss_every: NonZeroU16,
     /// Whether a whole step is captured when it has repeated itself, and replayed from then on.
     pub graph: bool,
@@ -57,11 +61,12 @@ pub(super) struct Ahead<D: Feed> {
     /// Whether a batch was sent that no step has taken.
     is_sent: bool,
     buffers: Buffers<D>,
-    /// The losses of the steps since the last reading, on the device and for the host.
+    /// The losses of the group of steps that is being queued, and each one's images.
     losses: Persistent<f32, D>,
-    read: Vec<f32>,
-    /// Images of these steps.
     images: Vec<usize>,
+    /// The losses of whole groups on their way to the host, and the images of the older one's steps.
+    results: D::Results,
+    older: Vec<usize>,
     /// Of the last whole step, and whether the one before had the same.
     signature: Option<StepSignature>,
     repeats: bool,
@@ -91,8 +96,9 @@ impl<D: Feed> Ahead<D> {
             is_sent: false,
             buffers,
             losses: arena.persistent(losses)?,
-            read: vec![0.0; losses],
             images: Vec::with_capacity(losses),
+            results: D::results(arena, losses)?,
+            older: Vec::with_capacity(losses),
             signature: None,
             repeats: false,
         })
@@ -106,7 +112,10 @@ impl<D: Feed> Ahead<D> {
         }
         (self.graph, self.refusal, self.replays) = (None, None, 0);
         (self.signature, self.repeats) = (None, false);
+        // What a failed run left on its way is of no interest.
+        while D::pop(&mut self.results, |_| ())?.is_some() {}
         self.images.clear();
+        self.older.clear();
         Ok(self.buffers.steps.view_mut().write(&[step])?)
     }
 
@@ -191,14 +200,36 @@ impl<D: Feed> Ahead<D> {
     }
 
     fn is_full(&self) -> bool {
-        self.images.len() == self.read.len()
+        self.images.len() == self.losses.len()
     }
 
-    /// Waits for the steps since the last reading; gives each one's loss and images.
-    fn read_losses(&mut self) -> Result<impl Iterator<Item = (f32, usize)> + '_, TrainError> {
-        let read = &mut self.read[..self.images.len()];
-        self.losses.view().range(..read.len())?.read_into(read)?;
-        Ok(read.iter().copied().zip(self.images.drain(..)))
+    /// Sends the losses of the group on their way, and tells those of the group before it, which it
+    /// waits for; with `all`, of both. `tell` gets the steps counted up to `step`, the last one queued.
+    fn read_losses(
+        &mut self,
+        step: u64,
+        all: bool,
+        mut tell: impl FnMut(u64, f32, usize) -> bool,
+    ) -> Result<bool, TrainError> {
+        D::push(&mut self.results, self.losses.view())?;
+        let mut is_over = false;
+        let mut first = step - (self.older.len() + self.images.len()) as u64 + 1;
+        loop {
+            if !self.older.is_empty() {
+                let images = &self.older;
+                D::pop(&mut self.results, |losses| {
+                    for (loss, images) in losses.iter().zip(images) {
+                        is_over |= tell(first, *loss, *images);
+                        first += 1;
+                    }
+                })?;
+                self.older.clear();
+            }
+            mem::swap(&mut self.older, &mut self.images);
+            if self.older.is_empty() || !(all || is_over) {
+                return Ok(is_over);
+            }
+        }
     }
 }
 
@@ -277,15 +308,12 @@ impl<B: Backend> Trainer<B> {
             let stats = arena.stats();
             seen.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
             let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
-            if ends || ahead.is_full() {
-                let first = *step - ahead.images.len() as u64;
-                let mut is_over = false;
-                for (step, (loss, images)) in (first + 1..).zip(ahead.read_losses()?) {
-                    is_over |= after_step(step, loss, images, stats);
-                }
-                if is_over {
-                    break;
-                }
+            if (ends || ahead.is_full())
+                && ahead.read_losses(*step, ends, |step, loss, images| {
+                    after_step(step, loss, images, stats)
+                })?
+            {
+                break;
             }
         }
         Ok(())
