@@ -12,7 +12,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// workspace, which depends on everything that the call is configured with. So `bytes_of` asks the
     /// library for the call as it will be made, and the first of `choices` that fits into what is free
     /// is taken, in the caller's order of preference. A choice that needs no byte costs nothing; its
-    /// buffer is empty. Whatever a later call needs of the result belongs into the scope outside.
+    /// buffer is empty. Whatever a later call needs of the result belongs into the scope outside. On a
+    /// [`Probe`](crate::Probe) everything fits, so the capacity that it tells has room for the first.
     ///
     /// # Errors
     ///

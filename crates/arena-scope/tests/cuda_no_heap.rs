@@ -70,6 +70,7 @@ fn input_and_results_cost_no_heap_allocation() {
         results.pop_with(|result| result.iter().sum()).unwrap().unwrap()
     };
     assert_eq!(steps(shown), 0, "deferred, so that some results are waited for");
+    standin.needed_for("copies that have always arrived");
     standin.reset(1);
     standin.set_mode(Mode::Eager);
     assert_eq!(steps(|results| results.try_pop_with(|r| r.iter().sum()).unwrap().unwrap()), 0);
