@@ -152,11 +152,10 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
 
 /// Under a plan a whole step repeats its addresses as well, so that it is captured. What is short, and
 /// an evaluation in between, follow plans of their own and leave the graph as it is.
-#[rstest]
-#[case::keep(Reset::Keep)]
-#[case::poison(Reset::Poison)]
-fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit(#[case] reset: Reset) {
+#[test]
+fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit() {
     let standin = Standin::load().unwrap();
+    let reset = Reset::Poison;
     let bumped = run(&config(adam(), reset, ahead(false, 1)));
     let whole = |graph| {
         standin.reset(1);
@@ -196,16 +195,13 @@ fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit(#[case] reset: Reset
 }
 
 /// Each buffer would be an allocation inside the capture, which no replay could repeat.
-#[rstest]
-#[case::guarded(Placement::Separate)]
-#[case::unguarded(Placement::Unguarded)]
-fn a_graph_of_buffers_with_allocations_of_their_own_is_refused_and_the_steps_go_on(
-    #[case] placement: Placement,
-) {
+#[test]
+fn a_graph_of_buffers_with_allocations_of_their_own_is_refused_and_the_steps_go_on() {
     let standin = Standin::load().unwrap();
     let plain = run(&config(adam(), Reset::Keep, ahead(false, 1)));
     standin.reset(1);
-    let mut trainer = placed(&config(adam(), Reset::Keep, ahead(true, 1)), placement);
+    let with_a_graph = config(adam(), Reset::Keep, ahead(true, 1));
+    let mut trainer = placed(&with_a_graph, Placement::Separate);
     let found = finish(&mut trainer);
     let refusal = found.trained.graph_refusal.as_ref().unwrap();
     assert!(refusal.contains("not captured") && refusal.contains("cuMemAlloc"), "{refusal}");
