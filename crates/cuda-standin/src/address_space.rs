@@ -52,10 +52,10 @@ fn rounded(len: u64) -> usize {
 }
 
 fn reserve(len: u64) -> CuResult<Address> {
+    let (hint, none) = (std::ptr::null_mut(), ProtFlags::empty());
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a null hint lets the kernel choose addresses that nothing else uses.
-    let start =
-        unsafe { mmap_anonymous(std::ptr::null_mut(), len as usize, ProtFlags::empty(), flags) };
+    let start = unsafe { mmap_anonymous(hint, len as usize, none, flags) };
     Ok(start.map_err(os_error)?.expose_provenance() as Address)
 }
 

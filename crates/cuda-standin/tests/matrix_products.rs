@@ -252,9 +252,9 @@ fn bad_arguments_workspaces_and_ranges_are_refused() {
     for (workspace, status) in
         [(base, Status::CUBLAS_STATUS_SUCCESS), (base + 16, Status::CUBLAS_STATUS_INVALID_VALUE)]
     {
+        let (handle, at) = (*blas.handle(), workspace as *mut _);
         // SAFETY: no product that would touch the workspace gets as far as that.
-        let found =
-            unsafe { blas_sys::cublasSetWorkspace_v2(*blas.handle(), workspace as *mut _, 16) };
+        let found = unsafe { blas_sys::cublasSetWorkspace_v2(handle, at, 16) };
         assert_eq!(found, status);
     }
     standin.fail_nth("cublasSgemm_v2", 1, Status::CUBLAS_STATUS_EXECUTION_FAILED as u32);

@@ -246,11 +246,10 @@ fn is_pinned(from: &[u8]) -> Result<bool, Failure> {
     let mut kind = 0_u32;
     let mut attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     let mut target = (&raw mut kind).cast::<c_void>();
-    let address = from.as_ptr().addr() as u64;
+    let (asked, at) = (&raw mut attribute, from.as_ptr().addr() as u64);
     // SAFETY: one attribute, an `unsigned int`, which goes into a live variable; the address is only
     // looked up.
-    let code =
-        unsafe { sys::cuPointerGetAttributes(1, &raw mut attribute, &raw mut target, address) };
+    let code = unsafe { sys::cuPointerGetAttributes(1, asked, &raw mut target, at) };
     done("cuPointerGetAttributes", code)?;
     Ok(kind != 0)
 }
