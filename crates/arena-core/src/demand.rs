@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
+
 use crate::bytes::Alignment;
 use crate::kept::KeptZone;
 use crate::layout::Span;
@@ -38,13 +40,15 @@ pub(crate) struct Demand {
     steps: Vec<Step>,
     /// The highest cursor since the last step.
     high_bytes: u64,
-    /// Where each `Keep` lies in the recording region; `None` once it was given back.
-    keeps: Vec<Option<Span>>,
+    /// How many `Keep`s there were.
+    keeps: usize,
+    /// Which of them are alive, by where they start in the recording region.
+    alive: HashMap<u64, usize>,
 }
 
 impl Demand {
-    pub(crate) const fn new(base_address: u64) -> Self {
-        Self { base_address, steps: Vec::new(), high_bytes: 0, keeps: Vec::new() }
+    pub(crate) fn new(base_address: u64) -> Self {
+        Self { base_address, steps: Vec::new(), high_bytes: 0, keeps: 0, alive: HashMap::new() }
     }
 
     /// Notes a cursor that is about to fall.
@@ -55,14 +59,14 @@ impl Demand {
     /// Notes that a buffer was kept at `span`, while the cursor stood at `cursor_bytes`.
     pub(crate) fn note_keep(&mut self, span: Span, alignment: Alignment, cursor_bytes: u64) {
         let bytes = span.len_bytes();
-        self.keeps.push(Some(span));
+        self.alive.insert(span.start_bytes, self.keeps);
+        self.keeps += 1;
         self.note(Change::Keep { bytes, alignment, cursor_bytes }, cursor_bytes);
     }
 
     /// Notes that the kept buffer at `span` was given back.
     pub(crate) fn note_give_back(&mut self, span: Span, cursor_bytes: u64) {
-        if let Some(keep) = self.keeps.iter().position(|keep| *keep == Some(span)) {
-            self.keeps[keep] = None;
+        if let Some(keep) = self.alive.remove(&span.start_bytes) {
             self.note(Change::GiveBack { keep }, cursor_bytes);
         }
     }
