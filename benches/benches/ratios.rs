@@ -74,14 +74,13 @@ fn replayed(name: &str, step: &LongStep) {
     }
 }
 
+/// With the argument `planned` only the planned steps.
 fn main() {
-    for step in trace::all()
-        .expect("the traces are in the repository")
-        .into_iter()
-        .take(std::env::var("N").map_or(99, |n| n.parse().unwrap()))
-    {
-        against::<bumpalo::Bump>(&step);
-        against::<bump_scope::Bump>(&step);
+    if !std::env::args().any(|argument| argument == "planned") {
+        for step in trace::all().expect("the traces are in the repository") {
+            against::<bumpalo::Bump>(&step);
+            against::<bump_scope::Bump>(&step);
+        }
     }
     replayed("recorded", &LongStep::recorded().expect("the step is in the repository"));
     for buffers in [100, 10_000, 100_000] {
