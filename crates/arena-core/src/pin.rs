@@ -42,3 +42,22 @@ impl<D: Device> fmt::Debug for RegionPin<D> {
         f.debug_tuple("RegionPin").field(&self.0).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Alignment, ByteSize, Error, Host, RawArena};
+
+    #[test]
+    fn nothing_of_a_pinned_region_is_trimmed() -> Result<(), Error> {
+        let mut arena = RawArena::new(Host::new(), ByteSize::mib(1))?;
+        arena.set_mark()?;
+        arena.transient::<u8>(1 << 19, Alignment::DEFAULT)?.view_mut().zero()?;
+        arena.reset_to_mark();
+        let pin = arena.pin();
+        assert!(pin.is_of(arena.region()));
+        assert_eq!(arena.trim(0)?, 0);
+        drop(pin);
+        assert_eq!(arena.trim(0)?, 1 << 20);
+        Ok(())
+    }
+}

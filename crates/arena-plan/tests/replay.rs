@@ -229,6 +229,9 @@ fn a_forgotten_inner_guard_keeps_its_bytes_until_the_scope_around_it_closes() ->
     drop((b, c, d, f));
     guard.close()?;
     assert_eq!(arena.stats().used_bytes, 1024);
+    let before = arena.plan_deviations(STEP);
+    arena.scope_with(STEP, |scope| step(scope, 1))?;
+    assert_eq!(arena.plan_deviations(STEP), before, "the next whole step is as planned");
     Ok(())
 }
 

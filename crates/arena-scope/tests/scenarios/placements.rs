@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arena_scope::device::{Call, CallCounts};
 use arena_scope::{
-    Alignment, Arena, Device, Error, ErrorKind, EventLog, GuardZone, Host, Placement, PlannedSlot,
-    Probe, Reset, Scope, ScopeOptions, SlotTable, Stats, StepSignature, Transient,
+    Alignment, Arena, Device, Error, ErrorKind, EventLog, GuardZone, Host, NotSteady, Placement,
+    PlannedSlot, Probe, Reset, Scope, ScopeOptions, SlotTable, Stats, StepSignature, Transient,
 };
 use rstest::rstest;
 
@@ -468,5 +468,16 @@ fn in_separate_allocations_a_plan_is_not_followed_and_its_step_bumps() -> Outcom
     })?;
     assert_eq!(traffic(&counts), (2, 2));
     assert_eq!(arena.plan_deviations(NAMED).map(|seen| seen.steps), Some(0));
+    Ok(())
+}
+
+#[test]
+fn a_loop_that_obtains_each_buffer_from_the_driver_is_not_steady() -> Outcome {
+    let mut arena = builder(Host::new(), 64 * KIB).placement(Placement::Separate).build()?;
+    let seen = arena.steady_state(4, |arena, _| {
+        arena.scope_with(NAMED, |step| step.alloc::<f32>(100).map(drop))
+    })?;
+    let late = NotSteady::DriverAllocations { name: "train", variant: 0, allocations: 3 };
+    assert_eq!(seen.check(), Err(late));
     Ok(())
 }
