@@ -297,6 +297,7 @@ fn the_graph_holds_the_region() {
     let graph = training.capture().unwrap();
     graph.replay(&mut training.arena).unwrap();
     drop(training);
+    standin.needed_for("what is held");
     assert_eq!(standin.leaks().device_blocks, 1);
     assert_eq!(graph.high_water_bytes(), 320);
     drop(graph);

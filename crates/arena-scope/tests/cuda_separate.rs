@@ -102,7 +102,8 @@ fn without_guard_zones_the_first_byte_past_a_buffer_is_out_of_range(
     #[case] placement: Placement,
     #[case] hidden: bool,
 ) {
-    let _standin = Standin::load().unwrap();
+    let standin = Standin::load().unwrap();
+    standin.needed_for("a driver that checks each byte");
     let mut arena = placed(placement, Reset::Keep);
     let poked = arena.scope(|step| {
         let x = step.alloc::<u8>(100)?;
