@@ -201,15 +201,15 @@ impl<D: Device> RawArena<D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Transient<'_, T, D>, Error> {
-        match self.bump(len, alignment) {
+        match self.bump(len, alignment).or_else(|| self.planned(len, alignment)) {
             Some(buffer) => Ok(buffer),
             None => self.transient_slowly(len, alignment),
         }
     }
 
     /// The hot path of [`transient`](Self::transient): a bump and two comparisons, no lock, no heap,
-    /// no dynamic call. `None` sends the request to [`transient_slowly`](Self::transient_slowly),
-    /// which knows why.
+    /// no dynamic call. `None` sends the request to [`planned`](Self::planned), and then to
+    /// [`transient_slowly`](Self::transient_slowly), which knows why.
     #[inline]
     pub fn bump<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
         let most = const { most_elements::<T>() };

@@ -131,6 +131,12 @@ impl Planned {
         self.replay.last_site()
     }
 
+    /// Whether the step has repeated an earlier one to its end.
+    #[cfg(test)]
+    pub(crate) fn repeats(&self) -> bool {
+        self.replay.repeats()
+    }
+
     /// A scope opens inside.
     pub(crate) fn open(&self) {
         self.replay.open();

@@ -49,6 +49,12 @@ impl Replay {
         self.script.prepare();
     }
 
+    /// Whether the step has repeated the script to its end.
+    #[cfg(test)]
+    pub(crate) fn repeats(&self) -> bool {
+        self.script.is_done()
+    }
+
     /// Opens the root scope: a step begins.
     pub(crate) fn open_root(&self) {
         self.script.begin();
