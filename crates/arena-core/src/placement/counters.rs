@@ -91,6 +91,10 @@ impl Counters {
         &self.table
     }
 
+    pub(super) fn table_mut(&mut self) -> &mut SlotTable {
+        &mut self.table
+    }
+
     pub(super) fn deviations(&self) -> Deviations {
         self.deviations.get()
     }
@@ -222,6 +226,18 @@ impl Counters {
             state.give_out(slot.needed);
         }
         self.advance();
+    }
+
+    /// Slots that were given out or passed over.
+    #[inline]
+    pub(super) fn requests(&self) -> usize {
+        self.next.get()
+    }
+
+    /// The next slot in the order of requests.
+    #[inline]
+    pub(super) fn next_slot(&self) -> Option<&Slot> {
+        self.table.slots.get(self.next.get())
     }
 
     /// The handle of the next slot, which is given out.

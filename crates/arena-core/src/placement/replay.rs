@@ -25,7 +25,7 @@ pub(crate) struct Replay {
 
 impl Replay {
     pub(crate) fn new(table: SlotTable) -> Self {
-        Self { script: Script::new(&table), counters: Counters::new(table) }
+        Self { script: Script::new(table.len()), counters: Counters::new(table) }
     }
 
     pub(crate) fn table(&self) -> &SlotTable {
@@ -46,13 +46,18 @@ impl Replay {
 
     /// Between two steps: what was recorded may now be compared with. Without this all is counted.
     pub(crate) fn prepare(&mut self) {
-        self.script.prepare();
+        self.script.prepare(&mut self.counters.table_mut().slots);
     }
 
     /// Whether the step has repeated the script to its end.
     #[cfg(test)]
     pub(crate) fn repeats(&self) -> bool {
-        self.script.is_done()
+        self.is_whole()
+    }
+
+    /// Whether the step is all that the script is.
+    fn is_whole(&self) -> bool {
+        self.script.is_done() && self.counters.requests() == self.table().len()
     }
 
     /// Opens the root scope: a step begins.
@@ -63,26 +68,28 @@ impl Replay {
 
     /// Opens a scope inside.
     pub(crate) fn open(&self) {
-        if !self.script.follow_open() {
+        let event = Event::open(self.counters.requests());
+        if !self.script.follow(event) {
             self.leave_script();
-            self.script.record_open();
+            self.script.record(event);
         }
         self.counters.open();
     }
 
     /// Closes the innermost scope, which is not the root.
     pub(crate) fn close(&self) {
-        if self.script.follow_close() {
+        let event = Event::close(self.counters.requests());
+        if self.script.follow(event) {
             return self.counters.leave();
         }
         self.leave_script();
-        self.script.record_close();
+        self.script.record(event);
         self.counters.close();
     }
 
     /// Closes the root: the step ends.
     pub(crate) fn close_root(&self) {
-        if self.script.is_done() {
+        if self.is_whole() {
             self.script.end_done();
             return self.counters.leave();
         }
@@ -107,19 +114,19 @@ impl Replay {
         alignment: Alignment,
         start_address: u64,
     ) -> Option<(u32, u64)> {
-        let address = start_address + self.script.next_request(bytes)?.offset_bytes;
-        if !alignment.divides(address) {
-            return None;
+        let slot = self.counters.next_slot()?;
+        let address = start_address + slot.offset_bytes;
+        if slot.bytes == bytes && self.script.goes_on_with(slot) && alignment.divides(address) {
+            return Some((self.counters.advance(), address));
         }
-        self.script.advance();
-        Some((self.counters.advance(), address))
+        None
     }
 
     /// The slot and the offset for a request that is just as planned.
     pub(crate) fn alloc_counted(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
         self.leave_script();
         let (slot, offset_bytes) = self.counters.alloc(bytes, alignment)?;
-        self.script.record_request(bytes, offset_bytes);
+        self.script.record_request();
         Some((slot, offset_bytes))
     }
 
@@ -137,13 +144,13 @@ impl Replay {
     /// Whether the drop of a slot's handle repeats the script; it is done with then.
     #[inline]
     pub(crate) fn drop_as_before(&self, slot: u32) -> bool {
-        self.script.follow_drop(slot)
+        self.script.follow(Event::drop(slot, self.counters.requests()))
     }
 
     /// The handle of a slot was dropped, for the first time: a handle does not outlive its scope.
     pub(crate) fn drop_counted(&self, slot: u32) {
         self.leave_script();
-        self.script.record_drop(slot);
+        self.script.record(Event::drop(slot, self.counters.requests()));
         self.counters.drop_slot(slot);
     }
 
@@ -162,14 +169,25 @@ impl Replay {
 
     #[cold]
     fn count(&self, common: &[Event]) {
+        let requests = self.counters.requests();
         self.counters.reopen();
-        for event in common {
+        for &event in common {
+            self.count_requests(event.requests());
+            self.script.record(event);
             match event.kind() {
-                Kind::Request => self.counters.give_out_next(),
                 Kind::Drop(slot) => self.counters.drop_slot(slot),
                 Kind::Open => self.counters.open(),
                 Kind::Close => self.counters.close(),
             }
+        }
+        self.count_requests(requests);
+    }
+
+    /// Gives slots out until there are so many.
+    fn count_requests(&self, requests: usize) {
+        while self.counters.requests() < requests {
+            self.script.record_request();
+            self.counters.give_out_next();
         }
     }
 }

@@ -1,64 +1,71 @@
-//! The requests, drops and scopes of a step that was as planned, in order.
+//! The order of requests, drops and scopes in a step that was as planned.
 //!
 //! A step that repeats it event by event is at each moment where that step was: what was free then is
 //! free now. So it needs no counts, only to be compared, and is read from front to back.
+//!
+//! Requests are in the plan's order. The other events are kept in a list of their own: each says how many
+//! requests come before it, and each slot how many of them come before its request. Two positions that
+//! wait for each other would make a processor wait for each event in turn; so they move apart.
 
 use std::cell::{Cell, RefCell};
+use std::mem;
 
-use super::slots::SlotTable;
+use super::slots::Slot;
 
-/// An event, and for a request where it was placed, counted from the plan's start.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Event {
-    key: u64,
-    pub(super) offset_bytes: u64,
-}
+/// A drop or a scope, and how many requests come before it: in one word, which is compared as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Event(u64);
 
 /// What an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Request,
     Drop(u32),
     Open,
     Close,
 }
 
-/// Keys above all sizes in bytes: the drop of slot `n` is `!n`, and there are fewer than 2³² slots.
-const LEAST_DROP: u64 = !(u32::MAX as u64);
-const OPEN: u64 = LEAST_DROP - 1;
-const CLOSE: u64 = LEAST_DROP - 2;
+/// No slot has as large a number.
+const OPEN: u32 = u32::MAX;
+const CLOSE: u32 = u32::MAX - 1;
 
 impl Event {
-    const OPEN: Self = Self { key: OPEN, offset_bytes: 0 };
-    const CLOSE: Self = Self { key: CLOSE, offset_bytes: 0 };
-
-    const fn request(bytes: u64, offset_bytes: u64) -> Self {
-        Self { key: bytes, offset_bytes }
+    /// The handle of a slot is dropped after so many requests.
+    #[inline]
+    pub(super) const fn drop(slot: u32, requests: usize) -> Self {
+        Self((requests as u64) << 32 | slot as u64)
     }
 
-    const fn drop(slot: u32) -> Self {
-        Self { key: !(slot as u64), offset_bytes: 0 }
+    pub(super) const fn open(requests: usize) -> Self {
+        Self::drop(OPEN, requests)
     }
 
+    pub(super) const fn close(requests: usize) -> Self {
+        Self::drop(CLOSE, requests)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the halves are taken apart")]
     pub(super) const fn kind(self) -> Kind {
-        match self.key {
+        match self.0 as u32 {
             OPEN => Kind::Open,
             CLOSE => Kind::Close,
-            #[expect(clippy::cast_possible_truncation, reason = "only the low bits are set")]
-            key if key >= LEAST_DROP => Kind::Drop(!key as u32),
-            _ => Kind::Request,
+            slot => Kind::Drop(slot),
         }
+    }
+
+    /// Requests that come before it.
+    pub(super) const fn requests(self) -> usize {
+        (self.0 >> 32) as usize
     }
 }
 
 /// A step to compare others with, and perhaps the next such step while it is being recorded.
 #[derive(Debug)]
 pub(super) struct Script {
+    /// Its drops and scopes.
     events: Vec<Event>,
-    /// The next event, or [`LEFT`] once the step has not gone on as the script does.
-    at: Cell<usize>,
-    /// The step that is being recorded.
-    record: RefCell<Vec<Event>>,
+    /// How many of them the step has repeated, or [`LEFT`] once it has not gone on as the script does.
+    at: Cell<u32>,
+    record: RefCell<Record>,
     recording: Cell<bool>,
     /// The step that was recorded can take the script's place.
     is_ready: Cell<bool>,
@@ -66,11 +73,19 @@ pub(super) struct Script {
     left_in_a_row: Cell<u32>,
 }
 
-/// No script is as long.
-const LEFT: usize = usize::MAX;
+/// A step that is being recorded.
+#[derive(Debug, Default)]
+struct Record {
+    events: Vec<Event>,
+    /// For each request, how many events came before it.
+    events_before: Vec<u32>,
+}
 
-/// Scopes of a step for which there is room in a record, beside its requests and drops. A step that
-/// opens more is never recorded, for it must not allocate.
+/// No script is as long.
+const LEFT: u32 = u32::MAX;
+
+/// Scopes of a step for which there is room in a record, beside its drops. A step that opens more is
+/// never recorded, for it must not allocate.
 const SCOPES: usize = 512;
 
 impl Default for Script {
@@ -88,74 +103,55 @@ impl Default for Script {
 }
 
 impl Script {
-    /// None yet, with room for a step of that plan.
-    pub(super) fn new(table: &SlotTable) -> Self {
-        let room = || Vec::with_capacity(2 * (table.len() + SCOPES));
-        Self { events: room(), record: RefCell::new(room()), ..Self::default() }
+    /// None yet, with room for a step of so many slots.
+    pub(super) fn new(slots: usize) -> Self {
+        let room = || Vec::with_capacity(slots + 2 * SCOPES);
+        let record = Record { events: room(), events_before: Vec::with_capacity(slots) };
+        Self { events: room(), record: RefCell::new(record), ..Self::default() }
     }
 
     /// Between two steps: a recorded step takes the script's place if there is none, or if steps have
     /// left it twice in a row.
-    pub(super) fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self, slots: &mut [Slot]) {
         if self.is_ready.take() && (self.events.is_empty() || self.left_in_a_row.get() > 1) {
-            std::mem::swap(&mut self.events, self.record.get_mut());
+            let record = self.record.get_mut();
+            mem::swap(&mut self.events, &mut record.events);
+            for (slot, &events) in slots.iter_mut().zip(&record.events_before) {
+                slot.events_before = events;
+            }
             self.left_in_a_row.set(0);
         }
     }
 
     /// A step begins.
     pub(super) fn begin(&self) {
-        self.record.borrow_mut().clear();
+        let mut record = self.record.borrow_mut();
+        record.events.clear();
+        record.events_before.clear();
         self.recording.set(self.events.is_empty() || self.left_in_a_row.get() > 0);
         self.at.set(if self.events.is_empty() { LEFT } else { 0 });
     }
 
-    /// The next event of the script, if the step has not left it.
+    /// Whether the script goes on with the request of this slot.
     #[inline]
-    pub(super) fn next(&self) -> Option<&Event> {
-        self.events.get(self.at.get())
+    pub(super) fn goes_on_with(&self, slot: &Slot) -> bool {
+        slot.events_before == self.at.get()
     }
 
-    /// Whether the next event is a request of so many bytes; it is not passed yet.
+    /// Whether the script goes on with this event; it is passed then.
     #[inline]
-    pub(super) fn next_request(&self, bytes: u64) -> Option<&Event> {
-        self.next().filter(|event| event.key == bytes)
-    }
-
-    /// Goes on to the event after the next one.
-    #[inline]
-    pub(super) fn advance(&self) {
-        self.at.set(self.at.get() + 1);
-    }
-
-    /// Whether the script goes on with the drop of this slot; it is passed then.
-    #[inline]
-    pub(super) fn follow_drop(&self, slot: u32) -> bool {
-        self.follow(Event::drop(slot))
-    }
-
-    /// Whether the script goes on with a scope that opens; it is passed then.
-    pub(super) fn follow_open(&self) -> bool {
-        self.follow(Event::OPEN)
-    }
-
-    /// Whether the script goes on with a scope that closes; it is passed then.
-    pub(super) fn follow_close(&self) -> bool {
-        self.follow(Event::CLOSE)
-    }
-
-    #[inline]
-    fn follow(&self, event: Event) -> bool {
-        let follows = self.next().is_some_and(|next| next.key == event.key);
+    pub(super) fn follow(&self, event: Event) -> bool {
+        let at = self.at.get();
+        let follows = self.events.get(at as usize) == Some(&event);
         if follows {
-            self.advance();
+            self.at.set(at + 1);
         }
         follows
     }
 
-    /// Whether the step is all that the script is.
+    /// Whether the step has repeated all events of the script.
     pub(super) fn is_done(&self) -> bool {
-        self.at.get() == self.events.len()
+        self.at.get() as usize == self.events.len()
     }
 
     /// A step ends that never left the script.
@@ -163,39 +159,30 @@ impl Script {
         self.left_in_a_row.set(0);
     }
 
-    /// The step does not go on as the script does. What it has in common with it, if it only leaves it
-    /// now.
+    /// The step does not go on as the script does, if it only leaves it now: the events that they have
+    /// in common, which come with the first requests of the plan.
     pub(super) fn leave(&self) -> Option<&[Event]> {
-        let common = self.events.get(..self.at.replace(LEFT))?;
-        if self.recording.get() {
-            self.record.borrow_mut().extend_from_slice(common);
-        }
-        Some(common)
+        self.events.get(..self.at.replace(LEFT) as usize)
     }
 
-    pub(super) fn record_request(&self, bytes: u64, offset_bytes: u64) {
-        self.record(Event::request(bytes, offset_bytes));
-    }
-
-    pub(super) fn record_drop(&self, slot: u32) {
-        self.record(Event::drop(slot));
-    }
-
-    pub(super) fn record_open(&self) {
-        self.record(Event::OPEN);
-    }
-
-    pub(super) fn record_close(&self) {
-        self.record(Event::CLOSE);
-    }
-
-    fn record(&self, event: Event) {
+    /// A request in the step that is being recorded.
+    pub(super) fn record_request(&self) {
         if self.recording.get() {
             let mut record = self.record.borrow_mut();
-            if record.len() == record.capacity() {
+            // There are fewer events than a word counts, since there is no room for as many.
+            let events = u32::try_from(record.events.len()).unwrap_or(LEFT);
+            record.events_before.push(events);
+        }
+    }
+
+    /// An event in the step that is being recorded.
+    pub(super) fn record(&self, event: Event) {
+        if self.recording.get() {
+            let events = &mut self.record.borrow_mut().events;
+            if events.len() == events.capacity() {
                 self.recording.set(false);
             } else {
-                record.push(event);
+                events.push(event);
             }
         }
     }

@@ -79,6 +79,9 @@ pub(super) struct Slot {
     pub(super) bytes: u64,
     /// Former occupants of its bytes: each must have been freed before it can be given out.
     pub(super) needed: u32,
+    /// The replay's: in the step that others are compared with, so many drops and scopes come before its
+    /// request.
+    pub(super) events_before: u32,
 }
 
 /// What a drop looks at.
@@ -190,6 +193,7 @@ impl SlotTable {
             offset_bytes,
             bytes,
             needed: 0,
+            events_before: 0,
         };
         let mut slots: Box<[Slot]> = planned.iter().map(alone).collect();
         let nobody = |slot: u32| count + slot % NOBODIES;
