@@ -26,7 +26,6 @@ use crate::region::Region;
 use crate::stats::Stats;
 use crate::zones::Zones;
 
-use plan::Placed;
 use separate::Separate;
 
 /// What poisoned memory is filled with: every float of every width reads as NaN, every signed
@@ -201,41 +200,44 @@ impl<D: Device> RawArena<D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Transient<'_, T, D>, Error> {
-        match self.bump(len, alignment).or_else(|| self.planned(len, alignment)) {
+        let placed = self.bump(len, alignment).or_else(|| self.repeated(len, alignment));
+        match placed.or_else(|| self.planned(len, alignment)) {
             Some(buffer) => Ok(buffer),
             None => self.transient_slowly(len, alignment),
         }
     }
 
     /// The hot path of [`transient`](Self::transient): a bump and two comparisons, no lock, no heap,
-    /// no dynamic call. `None` sends the request to [`planned`](Self::planned), and then to
+    /// no dynamic call. `None` sends the request to [`repeated`](Self::repeated), to [`planned`](Self::planned), and then to
     /// [`transient_slowly`](Self::transient_slowly), which knows why.
     #[inline]
     pub fn bump<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
-        let most = const { most_elements::<T>() };
-        // One comparison for "empty" and for "too big": zero wraps round to the largest number.
-        if (len as u64).wrapping_sub(1) >= most {
+        let Some((bytes, alignment)) = small::<T>(len, alignment) else {
             cold_path();
             return None;
-        }
-        let alignment = alignment.max(Alignment::of::<T>());
-        let address = self.zones.bump(len as u64 * size_of::<T>() as u64, alignment)?;
+        };
+        let address = self.zones.bump(bytes, alignment)?;
         // SAFETY: as in `transient_slowly`.
         Some(unsafe { Transient::new(address, len, self, NO_SLOT) })
     }
 
-    /// The way of a request under a plan: `None` if it is not just as planned, or if somebody watches.
+    /// The way of a request under a plan that repeats an earlier step: `None` if it does not.
     #[inline]
+    pub fn repeated<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+    ) -> Option<Transient<'_, T, D>> {
+        let (bytes, alignment) = small::<T>(len, alignment)?;
+        let (address, slot) = self.place_as_before(bytes, alignment)?;
+        // SAFETY: as in `transient_slowly`.
+        Some(unsafe { Transient::new(address, len, self, slot) })
+    }
+
+    /// The way of one that does not, but is just as planned: `None` if it is not, or if somebody watches.
     pub fn planned<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
-        if (len as u64).wrapping_sub(1) >= const { most_elements::<T>() } {
-            return None;
-        }
-        let alignment = alignment.max(Alignment::of::<T>());
-        let bytes = len as u64 * size_of::<T>() as u64;
-        let Placed { address, slot } = self.place_as_planned(bytes, alignment);
-        if address == 0 {
-            return None;
-        }
+        let (bytes, alignment) = small::<T>(len, alignment)?;
+        let (address, slot) = self.place_counted(bytes, alignment)?;
         // SAFETY: as in `transient_slowly`.
         Some(unsafe { Transient::new(address, len, self, slot) })
     }
@@ -452,6 +454,14 @@ impl<D: Device> RawArena<D> {
             demand.borrow_mut().note_cursor(self.zones.cursor_bytes());
         }
     }
+}
+
+/// The bytes and the alignment of a request that is neither empty nor too big.
+#[inline]
+fn small<T: Pod>(len: usize, alignment: Alignment) -> Option<(u64, Alignment)> {
+    // One comparison for "empty" and for "too big": zero wraps round to the largest number.
+    let serves = (len as u64).wrapping_sub(1) < const { most_elements::<T>() };
+    serves.then(|| (len as u64 * size_of::<T>() as u64, alignment.max(Alignment::of::<T>())))
 }
 
 /// The most elements that the hot path serves: 0 for a type without bytes.

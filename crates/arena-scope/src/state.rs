@@ -375,15 +375,62 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        let placed = self.raw.bump::<T>(len, alignment);
-        let Some(buffer) = placed.or_else(|| self.raw.planned(len, alignment)) else {
-            cold_path();
-            return self.alloc_watched(len, alignment, depth);
-        };
-        // In range: the buffer lies in a region.
+        match self.raw.bump::<T>(len, alignment) {
+            Some(buffer) => {
+                self.sign(&buffer, len, alignment, depth);
+                Ok(buffer)
+            }
+            None => {
+                cold_path();
+                self.alloc_otherwise(len, alignment, depth)
+            }
+        }
+    }
+
+    /// Not marked cold: under a plan every request comes here. What does not repeat an earlier step goes
+    /// on elsewhere, so that what does keeps nothing for it.
+    #[inline(never)]
+    #[track_caller]
+    fn alloc_otherwise<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        if let Some(buffer) = self.raw.repeated(len, alignment) {
+            self.sign(&buffer, len, alignment, depth);
+            return Ok(buffer);
+        }
+        self.alloc_counted(len, alignment, depth)
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn alloc_counted<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Transient<'_, T, D>, Error> {
+        if let Some(buffer) = self.raw.planned(len, alignment) {
+            self.sign(&buffer, len, alignment, depth);
+            return Ok(buffer);
+        }
+        self.alloc_watched(len, alignment, depth)
+    }
+
+    /// Adds a request that was served in the region to the signature.
+    #[inline]
+    fn sign<T: Pod>(
+        &self,
+        buffer: &Transient<'_, T, D>,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) {
+        // In range, for the buffer lies in a region.
         let bytes = len as u64 * size_of::<T>() as u64;
         self.running.add(self.raw.offset_of(buffer.address()), bytes, alignment, depth);
-        Ok(buffer)
     }
 
     #[cold]

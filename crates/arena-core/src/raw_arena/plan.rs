@@ -4,22 +4,12 @@
 use std::panic::Location;
 
 use super::RawArena;
-use crate::buffer::NO_SLOT;
 use crate::bytes::Alignment;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, PlanFacts};
 use crate::event_log::Event;
 use crate::layout::{Span, align_up};
 use crate::placement::{DeviationSite, Deviations, PlanId, Planned, SlotTable};
-
-/// What a request was given, in two words: they are returned in registers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Placed {
-    /// The address; 0, which no buffer has, if nothing was given.
-    pub(super) address: u64,
-    /// Its slot.
-    pub(super) slot: u32,
-}
 
 impl<D: Device> RawArena<D> {
     /// Adds a plan, which a root scope may follow from now on. It sets the mark if that is not set,
@@ -190,24 +180,18 @@ impl<D: Device> RawArena<D> {
         Ok(())
     }
 
-    /// The way of a request under a plan where nobody else minds. Nothing is given if it is not just
-    /// as planned, or if somebody does.
-    #[inline(never)]
-    pub(super) fn place_as_planned(&self, bytes: u64, alignment: Alignment) -> Placed {
-        match self.plans.current().place_as_before(bytes, alignment) {
-            Some((slot, address)) => Placed { address, slot },
-            None => self.place_counted(bytes, alignment),
-        }
+    /// A place for a request that repeats an earlier step.
+    #[inline(always)]
+    pub(super) fn place_as_before(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        let (slot, address) = self.plans.current().place_as_before(bytes, alignment)?;
+        Some((address, slot))
     }
 
-    #[inline(never)]
-    fn place_counted(&self, bytes: u64, alignment: Alignment) -> Placed {
-        let placed = match self.plans.followed() {
-            Some(planned) if !self.is_watched.get() => planned.place_counted(bytes, alignment),
-            _ => None,
-        };
-        let (slot, address) = placed.unwrap_or((NO_SLOT, 0));
-        Placed { address, slot }
+    /// A place for a request that does not, but is just as planned, where nobody watches.
+    pub(super) fn place_counted(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        let planned = self.plans.followed().filter(|_| !self.is_watched.get())?;
+        let (slot, address) = planned.place_counted(bytes, alignment)?;
+        Some((address, slot))
     }
 
     /// The address and the slot for any request that the plan can serve.
