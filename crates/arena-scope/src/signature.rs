@@ -27,6 +27,26 @@ impl fmt::Display for StepSignature {
     }
 }
 
+/// The alignment and the depth of a request in one word.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tag(u64);
+
+impl Tag {
+    /// Both reach above any offset, and the alignment below as well: for a scope and an alignment known
+    /// to the compiler this is a constant.
+    #[inline]
+    pub(crate) const fn new(alignment: Alignment, depth: u32) -> Self {
+        let low_bits = alignment.low_bits();
+        Self(low_bits ^ low_bits.rotate_left(41) ^ (depth as u64).rotate_left(40))
+    }
+
+    /// The depth, from the alignment.
+    #[expect(clippy::cast_possible_truncation, reason = "the rest is zero")]
+    pub(crate) const fn depth(self, alignment: Alignment) -> u32 {
+        (self.0 ^ Self::new(alignment, 0).0).rotate_right(40) as u32
+    }
+}
+
 /// The signature while it grows, and two figures for the error that may come.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
@@ -55,12 +75,8 @@ impl Running {
     /// subtraction matters: the hash is then loaded into a register of its own, and processors
     /// hand a stored value on to such a load without delay, but not to one inside an addition.
     #[inline]
-    pub(crate) fn add(&self, offset_bytes: u64, bytes: u64, alignment: Alignment, depth: u32) {
-        // Alignment and depth reach above any offset, and the alignment below as well: for a scope
-        // and an alignment known to the compiler this is a constant.
-        let low_bits = alignment.low_bits();
-        let tag = low_bits ^ low_bits.rotate_left(41) ^ u64::from(depth).rotate_left(40);
-        let place = offset_bytes ^ tag;
+    pub(crate) fn add(&self, offset_bytes: u64, bytes: u64, tag: Tag) {
+        let place = offset_bytes ^ tag.0;
         let factor = bytes.wrapping_mul(2).wrapping_add(Self::FACTOR);
         self.hash.set(self.hash.get().wrapping_sub(place).wrapping_mul(factor));
         self.requests.set(self.requests.get() + 1);
@@ -98,7 +114,7 @@ mod tests {
         let running = Running::default();
         running.restart(0);
         for &(offset, bytes, alignment, depth) in requests {
-            running.add(offset, bytes, Alignment::new(alignment).unwrap(), depth);
+            running.add(offset, bytes, Tag::new(Alignment::new(alignment).unwrap(), depth));
         }
         running.finish()
     }

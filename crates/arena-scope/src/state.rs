@@ -21,7 +21,7 @@ use crate::observer::{Moment, Observer};
 use crate::plan_keys::PlanKeys;
 use crate::planner::Planning;
 use crate::reset::{Reset, ScopeOptions};
-use crate::signature::{Running, StepSignature};
+use crate::signature::{Running, StepSignature, Tag};
 use crate::step_bump::StepBumps;
 
 #[repr(C)] // What a request touches comes first, in one cache line: the signature, then the arena.
@@ -375,14 +375,15 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
+        let tag = Tag::new(alignment, depth);
         match self.raw.bump::<T>(len, alignment) {
             Some(buffer) => {
-                self.sign(&buffer, len, alignment, depth);
+                self.sign(&buffer, len, tag);
                 Ok(buffer)
             }
             None => {
                 cold_path();
-                self.alloc_otherwise(len, alignment, depth)
+                self.alloc_otherwise(len, alignment, tag)
             }
         }
     }
@@ -395,13 +396,13 @@ impl<D: Device> State<D> {
         &self,
         len: usize,
         alignment: Alignment,
-        depth: u32,
+        tag: Tag,
     ) -> Result<Transient<'_, T, D>, Error> {
         if let Some(buffer) = self.raw.repeated(len, alignment) {
-            self.sign(&buffer, len, alignment, depth);
+            self.sign(&buffer, len, tag);
             return Ok(buffer);
         }
-        self.alloc_counted(len, alignment, depth)
+        self.alloc_counted(len, alignment, tag)
     }
 
     #[inline(never)]
@@ -410,27 +411,13 @@ impl<D: Device> State<D> {
         &self,
         len: usize,
         alignment: Alignment,
-        depth: u32,
+        tag: Tag,
     ) -> Result<Transient<'_, T, D>, Error> {
         if let Some(buffer) = self.raw.planned(len, alignment) {
-            self.sign(&buffer, len, alignment, depth);
+            self.sign(&buffer, len, tag);
             return Ok(buffer);
         }
-        self.alloc_watched(len, alignment, depth)
-    }
-
-    /// Adds a request that was served in the region to the signature.
-    #[inline]
-    fn sign<T: Pod>(
-        &self,
-        buffer: &Transient<'_, T, D>,
-        len: usize,
-        alignment: Alignment,
-        depth: u32,
-    ) {
-        // In range, for the buffer lies in a region.
-        let bytes = len as u64 * size_of::<T>() as u64;
-        self.running.add(self.raw.offset_of(buffer.address()), bytes, alignment, depth);
+        self.alloc_watched(len, alignment, tag.depth(alignment))
     }
 
     #[cold]
@@ -445,6 +432,14 @@ impl<D: Device> State<D> {
         self.count(self.raw.transient_slowly(len, alignment), alignment, depth)
     }
 
+    /// Adds a request that was served in the region to the signature.
+    #[inline]
+    fn sign<T: Pod>(&self, buffer: &Transient<'_, T, D>, len: usize, tag: Tag) {
+        // In range, for the buffer lies in a region.
+        let bytes = len as u64 * size_of::<T>() as u64;
+        self.running.add(self.raw.offset_of(buffer.address()), bytes, tag);
+    }
+
     /// Adds a request that was served to the signature, or what the scope knows to its error.
     pub(crate) fn count<'s, T: Pod>(
         &self,
@@ -455,7 +450,7 @@ impl<D: Device> State<D> {
         match outcome {
             Ok(buffer) => {
                 let bytes = buffer.len() as u64 * size_of::<T>() as u64;
-                self.running.add(buffer.offset_bytes(), bytes, alignment, depth);
+                self.running.add(buffer.offset_bytes(), bytes, Tag::new(alignment, depth));
                 Ok(buffer)
             }
             Err(error) => Err(self.in_scope(error, depth)),
