@@ -63,7 +63,7 @@ impl LongStep {
         })
     }
 
-    /// Buffers of varied sizes, each dropped when [`LIVE`] younger ones are alive, and each planned
+    /// Buffers of varied sizes, each dropped when 64 younger ones are alive, and each planned
     /// above the one before, round and round in a ring. As sizes vary, most take over bytes of two or
     /// three former ones: more than in a recorded step.
     ///

@@ -37,8 +37,21 @@ struct State<D: Device> {
 
 struct Declared<S> {
     stream: S,
-    /// It is forgotten when a scope of this depth, or an outer one, closes; at depth 0 never.
-    depth: u32,
+    /// For a persistent buffer, which it may use for good.
+    for_good: bool,
+    /// For what dies with a scope: until one of this depth, or an outer one, closes.
+    scope_depth: Option<u32>,
+}
+
+impl<S> Declared<S> {
+    /// `depth` as in [`Fences::declare`].
+    fn add(&mut self, depth: u32) {
+        if depth == 0 {
+            self.for_good = true;
+        } else {
+            self.scope_depth = Some(self.scope_depth.map_or(depth, |before| before.min(depth)));
+        }
+    }
 }
 
 impl<D: Device> Fences<D> {
@@ -52,7 +65,8 @@ impl<D: Device> Fences<D> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Declares `stream` until a scope of `depth` closes, and makes it wait for the arena's stream.
+    /// Declares `stream` until a scope of `depth` closes (0: for good, for a persistent buffer), and makes
+    /// it wait for the arena's stream.
     /// It is declared even if the wait fails, since its user may not be able to hold back.
     pub(crate) fn declare(&self, device: &D, stream: &D::Stream, depth: u32) -> Result<(), Error> {
         if stream == device.stream() {
@@ -63,8 +77,13 @@ impl<D: Device> Fences<D> {
         }
         let mut state = self.lock();
         match state.declared.iter_mut().find(|declared| declared.stream == *stream) {
-            Some(declared) => declared.depth = declared.depth.min(depth),
-            None => state.declared.push(Declared { stream: stream.clone(), depth }),
+            Some(declared) => declared.add(depth),
+            None => {
+                let stream = stream.clone();
+                let mut declared = Declared { stream, for_good: false, scope_depth: None };
+                declared.add(depth);
+                state.declared.push(declared);
+            }
         }
         self.busy.store(true, Ordering::Relaxed);
         let event = state.event(device)?;
@@ -99,7 +118,7 @@ impl<D: Device> Fences<D> {
     fn join_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
         let mut state = self.lock();
         let mut declared = std::mem::take(&mut state.declared);
-        for Declared { stream, depth } in &mut declared {
+        for Declared { stream, for_good, .. } in &mut declared {
             let joined = match state.event(device) {
                 Ok(event) => order(device, event, stream, device.stream()),
                 Err(error) => Err(error),
@@ -111,12 +130,15 @@ impl<D: Device> Fences<D> {
                 Err(error) => {
                     state.lost.get_or_insert(error);
                     // The region's end tries once more.
-                    *depth = 0;
+                    *for_good = true;
                 }
             }
             state.failure.get_or_insert(error.into());
         }
-        declared.retain(|declared| declared.depth < depth);
+        declared.retain_mut(|declared| {
+            declared.scope_depth = declared.scope_depth.filter(|&scope| scope < depth);
+            declared.for_good && depth > 0 || declared.scope_depth.is_some()
+        });
         state.declared = declared;
         let failure = state.failure.take();
         self.busy.store(!state.declared.is_empty() || state.lost.is_some(), Ordering::Relaxed);
@@ -129,9 +151,10 @@ impl<D: Device> Fences<D> {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Whether another stream may be using buffers now.
-    pub(crate) fn any_declared(&self) -> bool {
-        self.is_busy() && !self.lock().declared.is_empty()
+    /// Whether another stream may be using buffers that die with a scope.
+    pub(crate) fn any_in_scopes(&self) -> bool {
+        let in_scope = |declared: &Declared<_>| declared.scope_depth.is_some();
+        self.is_busy() && self.lock().declared.iter().any(in_scope)
     }
 
     /// The declared stream that `is_it` recognises.

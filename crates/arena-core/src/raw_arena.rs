@@ -52,6 +52,9 @@ pub struct RawArena<D: Device = Host> {
     poisoned_to: Cell<Option<u64>>,
     deferred: RefCell<Option<Error>>,
     demand: Option<RefCell<Demand>>,
+    /// Spans of dropped kept buffers: every stream that used them is joined, or will be before they are
+    /// given back.
+    returned: RefCell<Vec<Span>>,
     separate: Option<Box<Separate<D>>>,
 }
 
@@ -101,6 +104,7 @@ impl<D: Device> RawArena<D> {
             is_watched: Cell::new(false),
             poisoned_to: Cell::new(None),
             deferred: RefCell::new(None),
+            returned: RefCell::new(Vec::with_capacity(16)),
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
         };
         arena.choose_path();
@@ -200,10 +204,25 @@ impl<D: Device> RawArena<D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Transient<'_, T, D>, Error> {
+        self.transient_at(len, alignment, Location::caller())
+    }
+
+    /// [`transient`](Self::transient) for somebody else, whose call is named.
+    ///
+    /// # Errors
+    ///
+    /// As for [`persistent`](Self::persistent).
+    #[inline]
+    pub fn transient_at<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Result<Transient<'_, T, D>, Error> {
         let placed = self.bump(len, alignment).or_else(|| self.repeated(len, alignment));
         match placed.or_else(|| self.planned(len, alignment)) {
             Some(buffer) => Ok(buffer),
-            None => self.transient_slowly(len, alignment),
+            None => self.transient_slowly(len, alignment, call_site),
         }
     }
 
@@ -250,18 +269,17 @@ impl<D: Device> RawArena<D> {
     /// As for [`persistent`](Self::persistent).
     #[cold]
     #[inline(never)]
-    #[track_caller]
     pub fn transient_slowly<T: Pod>(
         &self,
         len: usize,
         alignment: Alignment,
+        call_site: &'static Location<'static>,
     ) -> Result<Transient<'_, T, D>, Error> {
         let (bytes, alignment) = (bytes_of::<T>(len)?, alignment.max(Alignment::of::<T>()));
         if len as u64 > MAX_ELEMENTS {
             let element_bytes = size_of::<T>() as u64;
             return Err(ErrorKind::TooBig { elements: len as u64, element_bytes }.into());
         }
-        let call_site = Location::caller();
         let placed = self.place_slowly(bytes, alignment, call_site);
         let (address, slot) = placed.map_err(|error| error.asked_at(call_site))?;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
@@ -324,9 +342,10 @@ impl<D: Device> RawArena<D> {
 
     // --- the way back -------------------------------------------------------------------------
 
-    /// Puts the cursor back to the mark (and sets the mark if it is not set). That no transient
-    /// buffer is alive is what `&mut self` proves.
+    /// Puts the cursor back to the mark (and sets the mark if it is not set), and follows no plan any
+    /// more. That no transient buffer is alive is what `&mut self` proves.
     pub fn reset_to_mark(&mut self) {
+        self.select_plan(None);
         let _ = self.zones.set_mark();
         if let Err(error) = self.join_declared(1) {
             self.defer_error(error);
@@ -347,6 +366,8 @@ impl<D: Device> RawArena<D> {
     /// [`ErrorKind::OrderLost`](crate::ErrorKind::OrderLost).
     #[inline]
     pub fn join_declared(&self, depth: u32) -> Result<(), Error> {
+        // What is dropped after the join may have been used after it too, and waits for the next one.
+        self.region.drain_returned(|span| self.returned.borrow_mut().push(span));
         let joined = self.region.join_declared(depth);
         if joined.is_err() {
             self.choose_path();
@@ -417,7 +438,9 @@ impl<D: Device> RawArena<D> {
     }
 
     fn collect_returned(&self) {
-        self.region.drain_returned(|span| self.give_back_kept(span));
+        if !self.region.is_pinned() {
+            self.returned.borrow_mut().drain(..).for_each(|span| self.give_back_kept(span));
+        }
     }
 
     fn give_back_kept(&self, span: Span) {

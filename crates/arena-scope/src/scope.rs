@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::Location;
 
 use arena_core::{
     Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, Region, RowLayout, Stats,
@@ -75,6 +76,17 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         alignment: Alignment,
     ) -> Result<Transient<'s, T, D>, Error> {
         self.state.alloc(len, alignment, self.depth)
+    }
+
+    /// [`alloc`](Self::alloc) for somebody else, whose call is named.
+    pub(crate) fn alloc_at<T: Pod>(
+        &self,
+        len: usize,
+        call_site: &'static Location<'static>,
+    ) -> Result<Transient<'s, T, D>, Error> {
+        let alignment = Alignment::DEFAULT;
+        let buffer = self.state.raw.transient_at(len, alignment, call_site);
+        self.state.count(buffer, alignment, self.depth)
     }
 
     /// [`alloc`](Self::alloc), filled with zero bytes in stream order.

@@ -10,6 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hint::cold_path;
+use std::panic::Location;
 
 use arena_core::{
     Alignment, Checkpoint, Device, Error, ErrorKind, PlanId, Pod, RawArena, SlotTable, Span,
@@ -130,33 +131,41 @@ impl<D: Device> State<D> {
         let depth = parent_depth + 1;
         let start = self.raw.checkpoint();
         if depth == 1 {
-            self.enter_root(options)?;
+            // SAFETY: no scope is open, so every buffer's lifetime has ended.
+            unsafe { self.raw.enter_root() }?;
         } else {
             self.raw.enter_inner();
         }
-        // SAFETY: everything deeper than the parent is settled, so whatever came from this depth's
-        // bump carried the lifetime of a scope that has ended.
-        unsafe { self.bumps.open(depth as usize) };
+        // From here on the scope can be closed. What follows calls a heap counter and a device, and should
+        // one of them panic, the scope is settled like one whose guard was forgotten.
         self.frames.borrow_mut().push(Frame {
             start,
             high_water_bytes: start.cursor_bytes(),
             name: options.name,
             variant: options.variant,
             reset: options.reset.unwrap_or(self.reset),
-            range: self.raw.region().device().begin_range(options.name),
+            range: None,
         });
+        // SAFETY: everything deeper than the parent is settled, so whatever came from this depth's
+        // bump carried the lifetime of a scope that has ended.
+        unsafe { self.bumps.open(depth as usize) };
+        if depth == 1 {
+            self.begin_step(options);
+        }
+        let range = self.raw.region().device().begin_range(options.name);
+        if let Some(frame) = self.frames.borrow_mut().last_mut() {
+            frame.range = range;
+        }
         Ok(depth)
     }
 
-    fn enter_root(&self, options: ScopeOptions) -> Result<(), Error> {
-        self.raw.enter_root()?;
+    fn begin_step(&self, options: ScopeOptions) {
         self.root.set(options);
         let plan_id = self.root_plan.and_then(|plan| self.raw.plan_table_id(plan));
         self.running.restart(plan_id.unwrap_or(0));
         if let Some(observer) = self.observer.borrow_mut().as_mut() {
             observer.open(&self.raw, options);
         }
-        Ok(())
     }
 
     /// Ends what a forgotten guard left open, and tells of earlier failures.
@@ -180,16 +189,24 @@ impl<D: Device> State<D> {
         let high_water_bytes = self.note_high_water(&frame);
         let used = Span { start_bytes: frame.start.cursor_bytes(), end_bytes: high_water_bytes };
         let joined = self.raw.join_declared(depth);
-        let cleared = self.clear(used, frame.reset).and(self.clear_own_slots(frame.reset));
+        let cleared = self.clear(used, frame.reset);
         if cleared.is_err() {
             self.uncleared.set(Some((used, frame.reset)));
         }
+        let slots_cleared = self.clear_own_slots(frame.reset);
+        if slots_cleared.is_err() {
+            // No later scope gets these bytes: the root clears them with all others of its plan.
+            self.raw.stop_plan();
+            self.pass_on_reset(frame.reset);
+        }
+        let cleared = cleared.and(slots_cleared);
         // SAFETY: every buffer since the scope's start carried its lifetime, or that of a deeper
         // scope, and they have ended; the other streams were joined, or the arena is lost and knows it.
         let released = unsafe { self.raw.release_since(frame.start) };
         // SAFETY: as above.
         unsafe { self.raw.rewind(frame.start) };
-        self.raw.leave(depth == 1);
+        // SAFETY: as above.
+        unsafe { self.raw.leave(depth == 1) };
         self.generation.set(self.generation.get() + 1);
         if depth == 1 {
             self.close_root(high_water_bytes, &frame);
@@ -218,6 +235,9 @@ impl<D: Device> State<D> {
         options: ScopeOptions,
         table: SlotTable,
     ) -> Result<(), Error> {
+        if !self.raw.mark_is_set() {
+            self.set_mark()?; // The plan would set it, but not begin to poison.
+        }
         let known = self.plans.borrow().exact(options);
         match known {
             Some(plan) => {
@@ -429,7 +449,8 @@ impl<D: Device> State<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        self.count(self.raw.transient_slowly(len, alignment), alignment, depth)
+        let buffer = self.raw.transient_slowly(len, alignment, Location::caller());
+        self.count(buffer, alignment, depth)
     }
 
     /// Adds a request that was served in the region to the signature.

@@ -1,5 +1,7 @@
 //! Memory for a library call, sized for the way that the call is done.
 
+use std::panic::Location;
+
 use arena_core::{Device, Error, ErrorKind, Transient};
 
 use crate::scope::Scope;
@@ -35,6 +37,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// assert_eq!(way, "by tiles");
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn with_workspace<A, R, E: From<Error>>(
         &mut self,
         name: &'static str,
@@ -42,6 +45,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         mut bytes_of: impl FnMut(&A) -> Result<u64, E>,
         body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>, A, Transient<'i, u8, D>) -> Result<R, E>,
     ) -> Result<R, E> {
+        let call_site = Location::caller();
         self.scope_named(name, |inner| {
             let mut told = Error::from(ErrorKind::NoChoice { what: name });
             for choice in choices {
@@ -49,7 +53,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
                 let too_big =
                     || Error::from(ErrorKind::TooBig { elements: bytes, element_bytes: 1 });
                 let len = usize::try_from(bytes).map_err(|_| too_big());
-                match len.and_then(|len| inner.alloc(len)) {
+                match len.and_then(|len| inner.alloc_at(len, call_site)) {
                     Ok(workspace) => return body(inner, choice, workspace),
                     Err(error) if does_not_fit(&error) => told = error,
                     Err(error) => return Err(error.into()),

@@ -370,6 +370,18 @@ fn after_a_step_that_failed_the_run_goes_on_from_there() {
     assert!(rest.parameters == plain.parameters);
 }
 
+#[rstest]
+fn a_step_that_fails_loses_no_loss_of_those_before(#[values(1, 3)] loss_every: u16) {
+    let standin = Standin::load().unwrap();
+    let mut trainer = trainer(&config(adam(), Reset::Keep, ahead(false, loss_every)));
+    let (mut told, stop) = (Vec::new(), AtomicBool::new(false));
+    standin.fail_nth("cuLaunchKernel", 70, NOT_SUPPORTED); // in the third step
+    let failed = trainer.train(&data().train, &stop, |report| told.push(report.step));
+    assert!(failed.is_err());
+    assert!(trainer.step() > 1, "it failed too early to tell");
+    assert_eq!(told, (1..=trainer.step()).collect::<Vec<_>>());
+}
+
 #[test]
 fn the_host_does_not_run_ahead_of_itself() {
     let config = config(adam(), Reset::Keep, ahead(false, 1));

@@ -70,9 +70,9 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         Self { address, len_and_slot, arena, elements: PhantomData }
     }
 
-    /// Whether a plan placed it.
-    pub(crate) fn has_slot(&self) -> bool {
-        slot_of(self.len_and_slot) != NO_SLOT
+    /// Its slot, if a plan placed it.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        Some(slot_of(self.len_and_slot)).filter(|&slot| slot != NO_SLOT)
     }
 
     /// Elements.
@@ -151,7 +151,10 @@ impl<T: Pod, D: HostVisible> Transient<'_, T, D> {
 impl<T, D: Device> Drop for Transient<'_, T, D> {
     #[inline]
     fn drop(&mut self) {
-        self.arena.note_drop(self.address, self.len_and_slot);
+        // Without a byte it has no place that could come free: its offset may be another's.
+        if size_of::<T>() > 0 {
+            self.arena.note_drop(self.address, self.len_and_slot);
+        }
     }
 }
 

@@ -122,28 +122,29 @@ impl Counters {
         self.deviations.set(deviations);
     }
 
-    /// Opens a scope; the first is the root, and begins a step.
-    pub(super) fn open(&self) {
-        if self.outer.borrow().is_empty() {
-            self.restart();
-            self.before.set(self.deviations.get());
+    /// Opens the root: a step begins. If the one before was never ended, what it gave out is forgotten.
+    pub(super) fn open_root(&self) {
+        if !self.outer.borrow().is_empty() {
+            self.table.rearm();
         }
+        self.reopen();
+        self.before.set(self.deviations.get());
+    }
+
+    /// Opens a scope inside.
+    pub(super) fn open(&self) {
         self.outer.borrow_mut().push(self.innermost.get());
         self.innermost.set(OpenScope { first: self.next.get(), ..OpenScope::default() });
     }
 
-    /// Forgets what was given out so far, and every scope.
-    fn restart(&self) {
-        self.outer.borrow_mut().clear();
+    /// Goes back to where the root had just opened.
+    pub(super) fn reopen(&self) {
+        let mut outer = self.outer.borrow_mut();
+        outer.clear();
+        outer.push(OpenScope::default());
         self.innermost.set(OpenScope::default());
         self.next.set(0);
         self.astray.set(false);
-    }
-
-    /// Goes back to where the root had just opened.
-    pub(super) fn reopen(&self) {
-        self.restart();
-        self.outer.borrow_mut().push(OpenScope::default());
     }
 
     /// Whether the step is as planned so far, to the byte.
@@ -303,6 +304,25 @@ impl Counters {
         self.astray.set(self.astray.get() && smaller);
         state.give_out(slot.needed);
         Some((self.advance(), slot.offset_bytes))
+    }
+
+    /// Gives nothing more out in this step.
+    pub(super) fn stop(&self) {
+        let rest = self.table.len() - self.next.get();
+        self.note(|deviations| deviations.missing += rest as u64);
+        self.pass_over(rest);
+    }
+
+    /// The slot that was given out last was not used after all: it is the next one again. Whether it
+    /// was the last.
+    pub(super) fn take_back(&self, slot: u32) -> bool {
+        let is_last = self.next.get() == slot as usize;
+        if is_last {
+            let number = self.next.get() - 1;
+            self.table.states[number].rearm(0);
+            self.next.set(number);
+        }
+        is_last
     }
 
     fn pass_over(&self, slots: usize) {

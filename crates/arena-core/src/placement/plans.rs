@@ -51,8 +51,10 @@ impl Plans {
         if self.selected_id == Some(id) { Some(&self.selected) } else { self.plans.get(id.0) }
     }
 
-    /// Between two steps: the next one will follow `plan`, or none.
+    /// Between two steps: the next one will follow `plan`, or none. A step that was never ended ends.
     pub(crate) fn select(&mut self, plan: Option<PlanId>) {
+        self.is_followed.set(false);
+        let plan = plan.filter(|&plan| self.get(plan).is_some());
         if plan != self.selected_id {
             self.exchange(plan);
         }
@@ -135,6 +137,16 @@ impl Planned {
     #[cfg(test)]
     pub(crate) fn repeats(&self) -> bool {
         self.replay.repeats()
+    }
+
+    /// The slot that was given out last was not used after all. Whether it was the last.
+    pub(crate) fn take_back(&self, slot: u32) -> bool {
+        self.replay.take_back(slot)
+    }
+
+    /// Gives nothing more out in this step.
+    pub(crate) fn stop(&self) {
+        self.replay.stop();
     }
 
     /// A scope opens inside.

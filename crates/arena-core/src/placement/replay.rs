@@ -63,7 +63,7 @@ impl Replay {
     /// Opens the root scope: a step begins.
     pub(crate) fn open_root(&self) {
         self.script.begin();
-        self.counters.open();
+        self.counters.open_root();
     }
 
     /// Opens a scope inside.
@@ -152,6 +152,23 @@ impl Replay {
         self.leave_script();
         self.script.record(Event::drop(slot, self.counters.requests()));
         self.counters.drop_slot(slot);
+    }
+
+    /// The slot that was given out last was not used after all, and is the next one again. Whether it was
+    /// the last; if not, it stays given out.
+    pub(crate) fn take_back(&self, slot: u32) -> bool {
+        self.leave_script();
+        let is_last = self.counters.take_back(slot);
+        if is_last {
+            self.script.take_back_request();
+        }
+        is_last
+    }
+
+    /// Gives nothing more out in this step.
+    pub(crate) fn stop(&self) {
+        self.leave_script();
+        self.counters.stop();
     }
 
     /// Where the first slot at or after `from` lies that was given out in the innermost scope, as a

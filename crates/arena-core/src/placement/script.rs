@@ -175,6 +175,11 @@ impl Script {
         }
     }
 
+    /// The last request in the step that is being recorded was taken back.
+    pub(super) fn take_back_request(&self) {
+        self.record.borrow_mut().events_before.pop();
+    }
+
     /// An event in the step that is being recorded.
     pub(super) fn record(&self, event: Event) {
         if self.recording.get() {

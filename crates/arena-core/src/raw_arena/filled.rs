@@ -122,8 +122,11 @@ impl<D: Device> RawArena<D> {
         let before = self.checkpoint();
         let mut buffer = self.transient(len, alignment)?;
         let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
-        if buffer.has_slot() {
-            return Err(error); // Its drop gives the slot of its plan back.
+        if let Some(slot) = buffer.slot()
+            && let Some(planned) = self.plans.followed()
+            && !planned.take_back(slot)
+        {
+            return Err(error); // Its drop gives the slot back.
         }
         std::mem::forget(buffer); // Its drop would be logged, and it never was.
         self.take_back_alone(before);

@@ -80,10 +80,14 @@ impl<D: Device> RawArena<D> {
         self.plans.get(plan).map(Planned::deviations)
     }
 
-    /// Between root scopes: the next one will follow `plan`, or none. That no step is open is what
-    /// `&mut self` proves.
+    /// Between root scopes: the next one will follow `plan`, or none. If one is open it is one no more:
+    /// that no buffer of it is alive is what `&mut self` proves.
     pub fn select_plan(&mut self, plan: Option<PlanId>) {
+        let was_open = self.plans.followed().is_some();
         self.plans.select(plan.filter(|_| self.separate.is_none()));
+        if was_open {
+            self.choose_path();
+        }
     }
 
     /// Where in the program requests were not as planned since a plan was installed: the first 32
@@ -99,7 +103,11 @@ impl<D: Device> RawArena<D> {
     ///
     /// [`ErrorKind::Exhausted`] when what is kept has grown into the plan's bytes; nothing is open
     /// then.
-    pub fn enter_root(&self) -> Result<(), Error> {
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer is alive: the plan gives out the bytes above the mark.
+    pub unsafe fn enter_root(&self) -> Result<(), Error> {
         if let Some(separate) = &self.separate {
             separate.restart_count();
         }
@@ -127,10 +135,13 @@ impl<D: Device> RawArena<D> {
     }
 
     /// The innermost scope has closed; `root` says that it was the last. What a plan gave out in it
-    /// may be given out again: the caller has put the cursor back, which says that nothing of it is
-    /// used any more.
+    /// may be given out again.
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer that was made since that scope opened is used again.
     #[inline]
-    pub fn leave(&self, root: bool) {
+    pub unsafe fn leave(&self, root: bool) {
         if self.minds_drops.get() {
             self.leave_watched(root);
         }
@@ -173,8 +184,9 @@ impl<D: Device> RawArena<D> {
             from = next;
             let start_bytes = self.zones.offset_of(start_address);
             let span = Span { start_bytes, end_bytes: self.zones.offset_of(end_address) };
-            // SAFETY: slots of this scope held no byte of a buffer that lived before them, and none
-            // of their own is used again.
+            // SAFETY: slots of this scope held no byte of a buffer that lived before them, and none of
+            // their own is used again. Nobody else took their bytes since: while this scope was the
+            // innermost, requests came from it alone.
             unsafe { self.fill(span, value) }?;
         }
         Ok(())
@@ -208,6 +220,13 @@ impl<D: Device> RawArena<D> {
         Some((address, slot))
     }
 
+    /// The open step's plan gives nothing more out. For a step whose slots could not be cleared.
+    pub fn stop_plan(&self) {
+        if let Some(planned) = self.plans.followed() {
+            planned.stop();
+        }
+    }
+
     /// Adds what is known of the plan to an error of the bump, if the step follows one.
     #[cold]
     pub(super) fn off_plan(&self, mut error: Error) -> Error {
@@ -228,16 +247,19 @@ mod tests {
 
     fn step(arena: &RawArena<Host>) -> Result<bool, Error> {
         let a256 = Alignment::DEFAULT;
-        arena.enter_root()?;
+        // SAFETY: the step before has dropped its buffers.
+        unsafe { arena.enter_root() }?;
         let a = arena.transient::<u8>(100, a256)?;
         let b = arena.transient_from(&[1_u8; 200], a256)?;
         drop(a);
         arena.enter_inner();
         let c = arena.transient_zeroed::<u8>(50, a256)?;
         drop((arena.transient::<u8>(0, a256)?, b, c));
-        arena.leave(false);
+        // SAFETY: the inner scope's buffers are dropped.
+        unsafe { arena.leave(false) };
         let repeats = arena.plans.current().repeats();
-        arena.leave(true);
+        // SAFETY: and so are those of the root.
+        unsafe { arena.leave(true) };
         Ok(repeats)
     }
 
@@ -260,5 +282,55 @@ mod tests {
         assert_eq!(repeats, [false, true, true, true]);
         assert_eq!(arena.plan_deviations(plan), Some(Deviations::default()));
         Ok(())
+    }
+
+    fn two_slots_in_one_place() -> Result<(RawArena<Host>, PlanId), Error> {
+        let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+        let mut arena = RawArena::new(Host::new(), ByteSize::kib(64))?;
+        let plan = arena.add_plan(SlotTable::new(&[slot, slot]).unwrap())?;
+        arena.select_plan(Some(plan));
+        Ok((arena, plan))
+    }
+
+    fn are_apart(arena: &RawArena<Host>) -> Result<bool, Error> {
+        let a = arena.transient::<u8>(256, Alignment::DEFAULT)?;
+        let b = arena.transient::<u8>(256, Alignment::DEFAULT)?;
+        Ok(a.address().abs_diff(b.address()) >= 256)
+    }
+
+    #[test]
+    fn a_step_that_was_never_ended_ends_with_the_reset_or_the_next_choice_of_a_plan() {
+        for select in [false, true] {
+            let (mut arena, plan) = two_slots_in_one_place().unwrap();
+            // SAFETY: no buffer was made.
+            unsafe { arena.enter_root() }.unwrap();
+            drop(arena.transient::<u8>(256, Alignment::DEFAULT).unwrap());
+            if select {
+                arena.select_plan(Some(plan));
+            } else {
+                arena.reset_to_mark();
+            }
+            assert!(are_apart(&arena).unwrap(), "by the bump");
+            arena.reset_to_mark();
+            // SAFETY: the buffers are dropped.
+            unsafe { arena.enter_root() }.unwrap();
+            assert!(
+                are_apart(&arena).unwrap(),
+                "by the plan, and what it cannot serve by the bump"
+            );
+            // SAFETY: as above.
+            unsafe { arena.leave(true) };
+        }
+    }
+
+    #[test]
+    fn a_plan_of_another_arena_is_none_here() {
+        let (_, plan) = two_slots_in_one_place().unwrap();
+        let mut other = RawArena::new(Host::new(), ByteSize::kib(64)).unwrap();
+        other.select_plan(Some(plan));
+        assert_eq!(other.plan_span(plan), None);
+        // SAFETY: no buffer was made.
+        unsafe { other.enter_root() }.unwrap();
+        assert!(are_apart(&other).unwrap());
     }
 }

@@ -57,7 +57,8 @@ impl<D: Device> RawArena<D> {
         // has joined that stream.
         if slot != NO_SLOT
             && let Some(planned) = self.plans.followed()
-            && !self.region.fences().any_declared()
+            && !self.region.fences().any_in_scopes()
+            && !planned.drop_as_before(slot)
         {
             planned.drop_slot(slot);
         }

@@ -8,6 +8,10 @@ use arena_scope::{Arena, ByteSize, Cuda, Device, Reset};
 
 pub(crate) const CAPACITY: ByteSize = ByteSize::kib(64);
 
+pub(crate) fn arena_of(capacity: ByteSize) -> Arena<Cuda> {
+    Arena::builder(Cuda::new(0).unwrap()).capacity(capacity).build().unwrap()
+}
+
 pub(crate) fn arena_with(reset: Reset) -> Arena<Cuda> {
     Arena::builder(Cuda::new(0).unwrap()).capacity(CAPACITY).reset(reset).build().unwrap()
 }

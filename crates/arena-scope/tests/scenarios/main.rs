@@ -9,6 +9,7 @@ mod exhaust;
 mod grow;
 mod model;
 mod placements;
+mod planned;
 mod poison;
 mod programs;
 mod promises;

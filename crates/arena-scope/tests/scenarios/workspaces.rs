@@ -114,3 +114,15 @@ fn a_workspace_that_no_algorithm_fits_into_is_named<D: Device>(device: D) -> Out
         Ok(())
     })
 }
+
+#[test]
+fn the_error_of_a_workspace_names_the_call() -> Outcome {
+    let mut arena = arena(arena_scope::Host::new(), 1024)?;
+    let outcome = arena.scope(|step| {
+        step.with_workspace("convolution", [4096], |&bytes| Ok(bytes), |_, _, _| Ok::<_, Error>(()))
+    });
+    let error = outcome.unwrap_err();
+    let call_site = error.as_exhausted().and_then(|facts| facts.call_site).expect("it is named");
+    assert_eq!(call_site.file(), file!(), "{error}");
+    Ok(())
+}

@@ -211,7 +211,9 @@ impl<D: Feed> Ahead<D> {
         all: bool,
         mut tell: impl FnMut(u64, f32, usize) -> bool,
     ) -> Result<bool, TrainError> {
-        D::push(&mut self.results, self.losses.view())?;
+        if !self.images.is_empty() {
+            D::push(&mut self.results, self.losses.view())?;
+        }
         let mut is_over = false;
         let mut first = step - (self.older.len() + self.images.len()) as u64 + 1;
         loop {
@@ -288,34 +290,45 @@ impl<B: Backend> Trainer<B> {
         let Self { config, arena, model, ahead: Some(ahead), step } = self else { return Ok(()) };
         let steps_in_all = config.epochs * config.steps_per_epoch(data.len());
         let mut batches: Peekable<_> = batches.peekable();
-        while let Some(indices) = batches.next() {
-            let library_before = heap::library_allocations();
-            let images = indices.len();
-            let is_whole = images == config.batch;
-            let work = Work { optimizer: &config.optimizer, images, is_whole, steps_in_all };
-            ahead.send(data, indices)?;
-            ahead.step(arena, model, work)?;
-            *step += 1;
-            let is_last = *step >= last_step;
-            // While the device computes.
-            if let Some(next) = batches.peek()
-                && !is_last
-            {
-                ahead.send(data, next)?;
+        let mut queue_all = || -> Result<(), TrainError> {
+            while let Some(indices) = batches.next() {
+                let library_before = heap::library_allocations();
+                let images = indices.len();
+                let is_whole = images == config.batch;
+                let work = Work { optimizer: &config.optimizer, images, is_whole, steps_in_all };
+                ahead.send(data, indices)?;
+                ahead.step(arena, model, work)?;
+                *step += 1;
+                let is_last = *step >= last_step;
+                // While the device computes.
+                if let Some(next) = batches.peek()
+                    && !is_last
+                {
+                    ahead.send(data, next)?;
+                }
+                let library = heap::library_allocations() - library_before;
+                seen.library_allocations_per_step = seen.library_allocations_per_step.max(library);
+                let stats = arena.stats();
+                seen.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
+                let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
+                if (ends || ahead.is_full())
+                    && ahead.read_losses(*step, ends, |step, loss, images| {
+                        after_step(step, loss, images, stats)
+                    })?
+                {
+                    break;
+                }
             }
-            let library = heap::library_allocations() - library_before;
-            seen.library_allocations_per_step = seen.library_allocations_per_step.max(library);
+            Ok(())
+        };
+        let queued = queue_all();
+        if queued.is_err() {
+            // The steps before were done, and their losses are told if the device still can.
             let stats = arena.stats();
-            seen.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
-            let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
-            if (ends || ahead.is_full())
-                && ahead.read_losses(*step, ends, |step, loss, images| {
-                    after_step(step, loss, images, stats)
-                })?
-            {
-                break;
-            }
+            let _ = ahead.read_losses(*step, true, |step, loss, images| {
+                after_step(step, loss, images, stats)
+            });
         }
-        Ok(())
+        queued
     }
 }
