@@ -27,8 +27,8 @@ pub(super) fn with_current<R>(
 
 fn current() -> Result<sys::CUcontext, Failure> {
     let mut current = ptr::null_mut();
-    // SAFETY: the handle goes into a live variable. The library is there: only a `Cuda` or its maker
-    // calls this, after `presence` has found it.
+    // SAFETY: the handle goes into a live variable. The library is there: who calls this has
+    // a `CudaContext`, or is about to make one after `presence` has found the library.
     done("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&raw mut current) })?;
     Ok(current)
 }
