@@ -3,38 +3,12 @@
 #![cfg(feature = "_cuda")]
 
 mod cuda;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod heap;
 
 use arena_scope::device::cuda::InputSlots;
 use arena_scope::{Error, Reset};
 use cuda::arena_with;
 use cuda_standin::{Mode, Standin};
-
-struct CountingAllocator;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the count is a plain thread local
-// without a destructor, which allocates nothing.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Ten steps, each with a batch that was sent ahead and a result that `read` takes two steps later; what
 /// the last seven allocated.
@@ -46,7 +20,7 @@ fn steps(read: fn(&mut arena_scope::device::cuda::ResultQueue<u32>) -> u32) -> u
     let mut before = 0;
     for n in 0..10 {
         if n == 3 {
-            before = ALLOCATIONS.get();
+            before = heap::allocations();
         }
         slots.fill(|host| host.fill(n + 1)).unwrap();
         let batch = slots.next().unwrap();
@@ -60,7 +34,7 @@ fn steps(read: fn(&mut arena_scope::device::cuda::ResultQueue<u32>) -> u32) -> u
             assert_eq!(read(&mut results), 16 * (n - 2));
         }
     }
-    ALLOCATIONS.get() - before
+    heap::allocations() - before
 }
 
 #[test]

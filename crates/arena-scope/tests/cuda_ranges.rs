@@ -2,8 +2,8 @@
 //! and for NVTX.
 #![cfg(feature = "_cuda")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod heap;
+
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,30 +12,6 @@ use arena_scope::{Arena, ByteSize, Cuda, Device, Error, Reset, Scope, ScopeOptio
 use cuda_standin::Standin;
 use nvtx_standin::{Call, Recorder};
 use rstest::rstest;
-
-struct CountingAllocator;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the count is a plain thread local
-// without a destructor, which allocates nothing.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 type Outcome = Result<(), Error>;
 
@@ -168,9 +144,9 @@ fn a_step_whose_names_are_known_allocates_nothing_on_the_heap() {
     let (_standin, recorder) = standins();
     let mut arena = on(with_ranges());
     for n in 1..=5 {
-        let before = ALLOCATIONS.get();
+        let before = heap::allocations();
         arena.scope_named("train", step).unwrap();
-        let allocations = ALLOCATIONS.get() - before;
+        let allocations = heap::allocations() - before;
         assert!(n < 3 || allocations == 0, "{allocations} in step {n}");
     }
     assert_eq!(recorder.calls().len(), 5 * 4 * 2);

@@ -2,8 +2,7 @@
 //! device is asked for memory once. A program has one global allocator, so this is a binary of its
 //! own, and the count is per thread.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod heap;
 
 use arena_scope::bumpalo::boxed::Box as BumpBox;
 use arena_scope::device::{Call, Counting};
@@ -12,40 +11,6 @@ use arena_scope::{
     View,
 };
 use rstest::rstest;
-
-struct CountingAllocator;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn heap_allocations() -> u64 {
-    ALLOCATIONS.get()
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the count is a plain thread local
-// without a destructor, which allocates nothing.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(pointer, layout, bytes) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 struct Node<'s, D: Device> {
     output: Transient<'s, f32, D>,
@@ -103,12 +68,12 @@ fn promise_9_a_steady_step_allocates_nothing(
     let mut arena = arena(device, reset)?;
     let _weights = arena.persistent::<f32>(1000)?;
     if observed {
-        arena.observe(Some(heap_allocations));
+        arena.observe(Some(heap::allocations));
     }
     for n in 1..=20 {
-        let before = heap_allocations();
+        let before = heap::allocations();
         let loss = arena.scope(step)?;
-        let allocations = heap_allocations() - before;
+        let allocations = heap::allocations() - before;
         assert_eq!(loss.to_bits(), 1.5_f32.to_bits());
         if n >= 3 {
             assert_eq!(allocations, 0, "step {n}");
@@ -125,14 +90,14 @@ fn promise_9_a_steady_step_allocates_nothing(
 #[test]
 fn promise_9_two_kinds_of_steps_allocate_nothing_each() -> Result<(), Error> {
     let mut arena = arena(Host::new(), Reset::Keep)?;
-    arena.observe(Some(heap_allocations));
+    arena.observe(Some(heap::allocations));
     for n in 1..=20 {
-        let before = heap_allocations();
+        let before = heap::allocations();
         arena.scope_named("train", step)?;
         arena.scope_with(ScopeOptions::named("train").variant(1), step)?;
         arena.scope_named("evaluate", |epoch| epoch.scope(step))?;
         if n >= 3 {
-            assert_eq!(heap_allocations() - before, 0, "round {n}");
+            assert_eq!(heap::allocations() - before, 0, "round {n}");
         }
     }
     assert_eq!(arena.stop_observing().map(|seen| seen.check()), Some(Ok(())));
@@ -149,7 +114,7 @@ fn promise_10_a_host_bump_grows_in_the_first_steps_only(
     let mut arena =
         Arena::builder(Host::new()).capacity(ByteSize::kib(4)).host_bump(presized).build()?;
     for n in 1..=10 {
-        let before = heap_allocations();
+        let before = heap::allocations();
         arena.scope(|step| {
             for word in 0..10_000_u64 {
                 let _ = step.host_bump().alloc(word);
@@ -160,7 +125,7 @@ fn promise_10_a_host_bump_grows_in_the_first_steps_only(
             })
         })?;
         if n >= 3 {
-            assert_eq!(heap_allocations() - before, 0, "step {n}");
+            assert_eq!(heap::allocations() - before, 0, "step {n}");
         }
     }
     Ok(())
@@ -185,7 +150,7 @@ fn promise_10_a_host_bump_is_emptied_when_a_scope_opens() -> Result<(), Error> {
 #[test]
 fn promise_9_a_step_that_allocates_on_the_heap_is_reported() -> Result<(), Error> {
     let mut arena = arena(Host::new(), Reset::Keep)?;
-    arena.observe(Some(heap_allocations));
+    arena.observe(Some(heap::allocations));
     for n in 0..5 {
         arena.scope_named("leaky", |step| {
             let loss = step.upload(&[1.0_f32])?;
@@ -208,10 +173,10 @@ fn nothing_is_logged_after_watching_ends_with_a_forgotten_guard_open() -> Result
     assert!(arena.stop_observing().is_some());
     arena.scope(step)?;
     arena.scope(step)?;
-    let before = heap_allocations();
+    let before = heap::allocations();
     for _ in 0..100 {
         arena.scope(step)?;
     }
-    assert_eq!(heap_allocations() - before, 0);
+    assert_eq!(heap::allocations() - before, 0);
     Ok(())
 }
