@@ -49,8 +49,9 @@ impl<D: Device> RawArena<D> {
     }
 
     /// The hot path of [`transient`](Self::transient): a bump and two comparisons, no lock, no heap,
-    /// no dynamic call. `None` sends the request to [`repeated`](Self::repeated), to [`planned`](Self::planned), and then to
-    /// [`transient_slowly`](Self::transient_slowly), which knows why.
+    /// no dynamic call. `None` sends the request to [`repeated`](Self::repeated), to
+    /// [`planned`](Self::planned), and then to [`transient_slowly`](Self::transient_slowly), which knows
+    /// why.
     #[inline]
     pub fn bump<T: Pod>(&self, len: usize, alignment: Alignment) -> Option<Transient<'_, T, D>> {
         let Some((bytes, alignment)) = small::<T>(len, alignment) else {
