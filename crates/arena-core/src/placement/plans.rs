@@ -53,7 +53,9 @@ impl Plans {
 
     /// Between two steps: the next one will follow `plan`, or none. A step that was never ended ends.
     pub(crate) fn select(&mut self, plan: Option<PlanId>) {
-        self.is_followed.set(false);
+        if self.is_followed.take() {
+            self.selected.replay.abandon();
+        }
         let plan = plan.filter(|&plan| self.get(plan).is_some());
         if plan != self.selected_id {
             self.exchange(plan);

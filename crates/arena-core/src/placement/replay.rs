@@ -177,6 +177,11 @@ impl Replay {
         self.counters.own_range(from)
     }
 
+    /// The step will not be ended: it repeats nothing more, and the next one begins anew.
+    pub(crate) fn abandon(&self) {
+        let _ = self.script.leave();
+    }
+
     /// From here on the step is counted, and so is what it had in common with the script.
     pub(crate) fn leave_script(&self) {
         if let Some(common) = self.script.leave() {

@@ -243,6 +243,7 @@ impl<D: Device> RawArena<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw_arena::Checkpoint;
     use crate::{ByteSize, Host, PlannedSlot};
 
     fn step(arena: &RawArena<Host>) -> Result<bool, Error> {
@@ -321,6 +322,30 @@ mod tests {
             // SAFETY: as above.
             unsafe { arena.leave(true) };
         }
+    }
+
+    #[test]
+    fn an_unended_step_repeats_nothing_where_the_bump_has_been() {
+        let (mut arena, plan) = two_slots_in_one_place().unwrap();
+        let ask = |arena: &RawArena<Host>| arena.transient::<u8>(256, Alignment::DEFAULT).map(drop);
+        for _ in 0..3 {
+            arena.select_plan(Some(plan));
+            // SAFETY: no buffer is alive.
+            unsafe { arena.enter_root() }.unwrap();
+            ask(&arena).unwrap();
+            ask(&arena).unwrap();
+            // SAFETY: as above.
+            unsafe { arena.rewind(Checkpoint { cursor_bytes: 0 }) };
+            // SAFETY: as above.
+            unsafe { arena.leave(true) };
+        }
+        // SAFETY: no buffer is alive.
+        unsafe { arena.enter_root() }.unwrap();
+        ask(&arena).unwrap();
+        arena.select_plan(Some(plan)); // in the middle of the step
+        arena.zones.rewind(0);
+        let _all = arena.transient::<u8>(64 << 10, Alignment::DEFAULT).unwrap();
+        assert!(ask(&arena).unwrap_err().is_exhausted());
     }
 
     #[test]
