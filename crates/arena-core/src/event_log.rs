@@ -26,6 +26,9 @@ pub enum Event {
     Open,
     /// A scope was closed.
     Close,
+    /// A scope ended with the one around it, because its guard was forgotten: what was alive in it is
+    /// the outer scope's until that closes.
+    Merge,
 }
 
 /// Events in order. Cleared and used again, it allocates nothing for a step as long as the last.

@@ -32,6 +32,12 @@ pub fn trace_of(log: &EventLog) -> Trace {
             }
             Event::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
             Event::Open => scopes.push(Vec::new()),
+            Event::Merge => {
+                let merged = scopes.pop().unwrap_or_default();
+                if let Some(around) = scopes.last_mut() {
+                    around.extend(merged);
+                }
+            }
             Event::Close => {
                 for offset_bytes in scopes.pop().into_iter().flatten() {
                     free(&mut trace, &mut at, offset_bytes);

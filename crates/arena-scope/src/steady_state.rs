@@ -173,6 +173,7 @@ impl fmt::Display for Did {
             }
             Some(Event::Open) => f.write_str("opened a scope"),
             Some(Event::Close) => f.write_str("closed a scope"),
+            Some(Event::Merge) => f.write_str("ended a scope whose guard was forgotten"),
             Some(_) => f.write_str("dropped a buffer"),
             None => f.write_str("had ended"),
         }

@@ -164,7 +164,7 @@ impl<D: Device> RawArena<D> {
             if let Some(planned) = self.plans.followed() {
                 planned.merge();
             }
-            self.log_event(Event::Close);
+            self.log_event(Event::Merge);
         }
     }
 
