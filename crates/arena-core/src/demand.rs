@@ -79,55 +79,73 @@ impl Demand {
 
     /// The smallest capacity in bytes for which the same requests fit.
     ///
-    /// The search starts at the bytes needed without any padding between kept buffers and tries
-    /// each byte from there: every kept buffer adds less than its alignment to it.
+    /// Capacities that differ by a multiple of the largest alignment lay kept buffers out alike, counted
+    /// from the top. So one trial tells the smallest of each such class, and the smallest of those is
+    /// the answer. Where all sizes and alignments are multiples of a granule, what a capacity has over
+    /// a multiple of it changes no place, so only those classes are tried.
     pub(crate) fn smallest_capacity_bytes(&self) -> u64 {
-        let mut capacity_bytes = self.least_bytes();
-        while !self.fits(capacity_bytes) {
-            capacity_bytes += 1;
-        }
-        capacity_bytes
-    }
-
-    /// What no capacity can go below: the bytes of each moment without padding in the kept zone.
-    fn least_bytes(&self) -> u64 {
-        let (mut least_bytes, mut kept_bytes, mut sizes) = (0, 0, Vec::new());
+        let (mut period, mut granule) = (1, self.base_address);
         for step in &self.steps {
-            least_bytes = least_bytes.max(step.high_bytes + kept_bytes);
-            match step.change {
-                Change::Keep { bytes, .. } => {
-                    sizes.push(bytes);
-                    kept_bytes += bytes;
-                }
-                Change::GiveBack { keep } => kept_bytes -= sizes[keep],
+            if let Change::Keep { bytes, alignment, .. } = step.change {
+                period = u64::max(period, alignment.bytes());
+                granule = gcd(gcd(granule, bytes), alignment.bytes());
             }
         }
-        least_bytes.max(self.high_bytes + kept_bytes)
+        let granule = granule.clamp(1, period);
+        let smallest = |class| self.smallest_of_class(class * granule, period, granule);
+        (0..period / granule).map(smallest).min().unwrap_or(0)
     }
 
-    fn fits(&self, capacity_bytes: u64) -> bool {
-        let mut zone = KeptZone::new(self.base_address, capacity_bytes);
-        let mut keeps = Vec::new();
+    /// The smallest capacity that leaves `rest` when divided by `period`, or less than `granule` more.
+    fn smallest_of_class(&self, rest: u64, period: u64, granule: u64) -> u64 {
+        // One that is large enough for everything: each kept buffer takes less than its alignment more.
+        let padding_bytes = (self.keeps as u64).saturating_mul(period);
+        let ample_bytes = self.sum_bytes().saturating_add(padding_bytes);
+        let mut zone =
+            KeptZone::new(self.base_address, ample_bytes.next_multiple_of(period) + rest);
+        // While something is kept, and while nothing is: then every byte counts.
+        let (mut beside_kept, mut alone) = (0, 0);
+        let mut note = |zone: &KeptZone, cursor_bytes: u64| match zone.bytes() {
+            0 => alone = u64::max(alone, cursor_bytes),
+            kept_bytes => beside_kept = u64::max(beside_kept, cursor_bytes + kept_bytes),
+        };
+        let mut spans = Vec::with_capacity(self.keeps);
         for step in &self.steps {
-            if step.high_bytes > zone.floor_bytes() {
-                return false;
-            }
+            note(&zone, step.high_bytes);
             match step.change {
                 Change::Keep { bytes, alignment, cursor_bytes } => {
-                    match zone.place(bytes, alignment, cursor_bytes) {
-                        Some(span) => keeps.push(span),
-                        None => return false,
-                    }
+                    let Some(span) = zone.place(bytes, alignment, 0) else { return u64::MAX };
+                    spans.push(span);
+                    note(&zone, cursor_bytes);
                 }
-                Change::GiveBack { keep } => zone.give_back(keeps[keep]),
+                Change::GiveBack { keep } => zone.give_back(spans[keep]),
             }
         }
-        self.high_bytes <= zone.floor_bytes()
+        note(&zone, self.high_bytes);
+        let least_bytes = u64::max(beside_kept, (alone + 1).saturating_sub(granule));
+        let over_bytes = (least_bytes % period + period - rest) % period;
+        u64::max(least_bytes + (period - over_bytes) % period, alone)
     }
+
+    /// The highest cursor and every kept buffer together.
+    fn sum_bytes(&self) -> u64 {
+        let high = self.steps.iter().map(|step| step.high_bytes).fold(self.high_bytes, u64::max);
+        let kept = self.steps.iter().map(|step| match step.change {
+            Change::Keep { bytes, .. } => bytes,
+            Change::GiveBack { .. } => 0,
+        });
+        kept.fold(high, u64::saturating_add)
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -148,6 +166,80 @@ mod tests {
         // Later the cursor rises to 600 beside them: they start at 768.
         demand.note_cursor(600);
         assert_eq!(demand.smallest_capacity_bytes(), 778);
+    }
+
+    /// Whether the requests fit, tried by the arithmetic that serves them.
+    fn fits(demand: &Demand, capacity_bytes: u64) -> bool {
+        let mut zone = KeptZone::new(demand.base_address, capacity_bytes);
+        let mut spans = Vec::new();
+        for step in &demand.steps {
+            if step.high_bytes > zone.floor_bytes() {
+                return false;
+            }
+            match step.change {
+                Change::Keep { bytes, alignment, cursor_bytes } => {
+                    match zone.place(bytes, alignment, cursor_bytes) {
+                        Some(span) => spans.push(span),
+                        None => return false,
+                    }
+                }
+                Change::GiveBack { keep } => zone.give_back(spans[keep]),
+            }
+        }
+        demand.high_bytes <= zone.floor_bytes()
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Cursor(u64),
+        Keep(u64, u32),
+        GiveBack(usize),
+    }
+
+    fn ops(unit: u64) -> impl Strategy<Value = Vec<Op>> {
+        let op = prop_oneof![
+            (0..3000_u64).prop_map(Op::Cursor),
+            (1..200_u64, 0..11_u32).prop_map(move |(units, log)| Op::Keep(units * unit, log)),
+            any::<usize>().prop_map(Op::GiveBack),
+        ];
+        prop::collection::vec(op, 0..24)
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_first_capacity_that_fits_of_all(
+            base_unit in 0..9_u64,
+            (unit, ops) in prop::sample::select(vec![1_u64, 4, 256]).prop_flat_map(|unit| (Just(unit), ops(unit))),
+        ) {
+            let base_address = base_unit * unit;
+            let (mut demand, mut live) = (Demand::new(base_address), Vec::new());
+            // The recording region is large, as a probe's is.
+            let mut zone = KeptZone::new(base_address, 1 << 24);
+            let mut cursor = 0;
+            for op in ops {
+                match op {
+                    Op::Cursor(bytes) => {
+                        demand.note_cursor(cursor);
+                        cursor = bytes;
+                    }
+                    Op::Keep(bytes, log) => {
+                        let alignment = Alignment::new(1 << log).unwrap();
+                        let span = zone.place(bytes, alignment, cursor).unwrap();
+                        demand.note_keep(span, alignment, cursor);
+                        live.push(span);
+                    }
+                    Op::GiveBack(pick) if !live.is_empty() => {
+                        let span = live.swap_remove(pick % live.len());
+                        demand.note_give_back(span, cursor);
+                        zone.give_back(span);
+                    }
+                    Op::GiveBack(_) => {}
+                }
+            }
+            demand.note_cursor(cursor);
+            let first = (0..).find(|&capacity| fits(&demand, capacity));
+            prop_assert_eq!(Some(demand.smallest_capacity_bytes()), first);
+        }
     }
 
     #[test]
