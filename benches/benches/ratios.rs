@@ -1,11 +1,13 @@
 //! The ratios of `docs/measurements.md`: this arena's time over a peer's, pair by pair, so that a
 //! drift of the machine's speed falls out. Prints the median and the spread for each trace.
 
+use std::hint::black_box;
 use std::time::Instant;
 
 use arena_benches::planned::{LongStep, Loop};
 use arena_benches::trace::{self, Step};
 use arena_benches::workload::{Allocator, Watermark};
+use arena_scope::{Arena, Error, Host};
 
 const PAIRS: usize = 41;
 /// Each half of a pair runs for about this many allocations.
@@ -74,6 +76,23 @@ fn replayed(name: &str, step: &LongStep) {
     }
 }
 
+/// Nanoseconds for a root scope that asks for nothing.
+fn empty_scope() {
+    const ROUNDS: usize = 100_000;
+    let mut arena = Arena::builder(Host::new()).build().expect("an empty region");
+    let mut open_and_close = || {
+        let done = arena.scope(|scope| Ok::<_, Error>(black_box(scope.depth())));
+        done.expect("nothing is asked for");
+    };
+    let mut times: Vec<f64> =
+        (0..PAIRS).map(|_| seconds(ROUNDS, &mut open_and_close) * 1e9 / ROUNDS as f64).collect();
+    times.sort_by(f64::total_cmp);
+    let [median, min, max] = [PAIRS / 2, 0, PAIRS - 1].map(|at| times[at]);
+    println!(
+        "an empty root scope                           {median:>6.2} ns ({min:.2} to {max:.2})"
+    );
+}
+
 /// With the argument `planned` only the planned steps.
 fn main() {
     if !std::env::args().any(|argument| argument == "planned") {
@@ -81,6 +100,7 @@ fn main() {
             against::<bumpalo::Bump>(&step);
             against::<bump_scope::Bump>(&step);
         }
+        empty_scope();
     }
     replayed("recorded", &LongStep::recorded().expect("the step is in the repository"));
     for buffers in [100, 10_000, 100_000] {

@@ -323,6 +323,9 @@ fn a_deviation_is_named_at_its_call(
         let named = sites.iter().find(|site| site.kind == kind).ok_or("it is not named")?;
         assert_eq!((named.call_site.file(), named.call_site.line()), (file!(), line));
         assert_eq!(named.count, times);
+        let told = format!(" at {}:{line}:", file!());
+        let named = named.to_string();
+        assert!(named.contains(&told) && named.ends_with(&format!("({times} times)")), "{named}");
     }
     Ok(())
 }

@@ -60,6 +60,22 @@ fn a_run_prints_its_summary_and_writes_the_same_figures_as_json() {
 
 // B078
 #[test]
+fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("summary.json");
+    let arguments = ["--placement", "planned", "--steps", "12", "--json", json.to_str().unwrap()];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("ms to solve, 0 deviations"), "{}", text(&output.stdout));
+    let summary: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(summary["planned_peak_bytes"], summary["live_peak_bytes"]);
+    assert!(summary["planned_peak_bytes"].as_u64() < summary["step_sum_bytes"].as_u64());
+    assert!(summary["plan_seconds"].is_f64());
+    assert_eq!(summary["deviations"], 0);
+    assert_eq!(summary["deviation_sites"], serde_json::json!([]));
+}
+
+#[test]
 fn that_poison_is_active_is_told() {
     for (reset, is_told) in [("poison", true), ("zero", false), ("keep", false)] {
         let output = run(&["--steps", "1", "--reset", reset]);
