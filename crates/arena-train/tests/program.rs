@@ -58,7 +58,6 @@ fn a_run_prints_its_summary_and_writes_the_same_figures_as_json() {
     }
 }
 
-// B078
 #[test]
 fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -75,6 +74,7 @@ fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
     assert_eq!(summary["deviation_sites"], serde_json::json!([]));
 }
 
+// B078
 #[test]
 fn that_poison_is_active_is_told() {
     for (reset, is_told) in [("poison", true), ("zero", false), ("keep", false)] {
