@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use arena_plan::{Buffer, Instance, Options, Plan, formats, slot_table, solve};
-use arena_scope::{Alignment, Arena, ByteSize, Error, Host, PlannedSlot, ScopeOptions, SlotTable};
+use arena_scope::{Alignment, Arena, ByteSize, Error, Host, PlannedSlot, SlotTable, StepKey};
 
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 
 /// Buffers of a [`ring`](LongStep::ring) that are alive at once.
 const LIVE: usize = 64;
@@ -151,7 +151,7 @@ impl Loop {
     ///
     /// The arena's; there is none if it works.
     pub fn step(&mut self) -> Result<(), Error> {
-        self.arena.scope_with(STEP, |scope| match &self.work {
+        self.arena.scope_with(STEP.into(), |scope| match &self.work {
             Work::Recorded { ops, places } => {
                 let mut live: Vec<_> = (0..*places).map(|_| None).collect();
                 for op in ops {

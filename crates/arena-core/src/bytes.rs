@@ -5,8 +5,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind};
-
 /// The largest size of one buffer or region in bytes: what a Rust slice may span.
 pub const MAX_BYTES: u64 = isize::MAX as u64;
 
@@ -144,6 +142,19 @@ impl Alignment {
         self.low_bits
     }
 
+    /// The alignment of 2 to this power, which is at most 61.
+    #[must_use]
+    pub(crate) const fn from_log2(log2: u32) -> Self {
+        Self { low_bits: (1 << log2) - 1 }
+    }
+
+    /// The power of two that it is.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn log2(self) -> u32 {
+        self.low_bits.trailing_ones()
+    }
+
     /// The larger of two alignments, which satisfies both.
     #[must_use]
     #[inline]
@@ -177,42 +188,6 @@ impl fmt::Display for Alignment {
 pub struct BadAlignment {
     /// What was asked for, in bytes.
     pub asked: u64,
-}
-
-/// The bytes of `len` elements of `T`.
-///
-/// # Errors
-///
-/// [`ErrorKind::TooBig`] when that is more than [`MAX_BYTES`].
-#[inline]
-pub fn bytes_of<T>(len: usize) -> Result<u64, Error> {
-    let element_bytes = size_of::<T>() as u64;
-    match (len as u64).checked_mul(element_bytes) {
-        Some(bytes) if bytes <= MAX_BYTES => Ok(bytes),
-        _ => Err(too_big(len as u64, element_bytes)),
-    }
-}
-
-/// The number of elements of a shape, for example `[batch, channels, height, width]`.
-///
-/// # Errors
-///
-/// [`ErrorKind::TooBig`] when the product is more than [`MAX_BYTES`].
-pub fn elements_of(shape: &[usize]) -> Result<usize, Error> {
-    let mut elements: u64 = 1;
-    for &extent in shape {
-        elements = match elements.checked_mul(extent as u64) {
-            Some(product) if product <= MAX_BYTES => product,
-            _ => return Err(too_big(u64::MAX, 1)),
-        };
-    }
-    // At most `isize::MAX`, so it fits a `usize`.
-    usize::try_from(elements).map_err(|_| too_big(elements, 1))
-}
-
-#[cold]
-fn too_big(elements: u64, element_bytes: u64) -> Error {
-    ErrorKind::TooBig { elements, element_bytes }.into()
 }
 
 #[cfg(test)]
@@ -250,32 +225,5 @@ mod tests {
     #[case(u64::MAX)]
     fn what_is_not_a_power_of_two_is_no_alignment(#[case] bytes: u64) {
         assert_eq!(Alignment::new(bytes), Err(BadAlignment { asked: bytes }));
-    }
-
-    // B010
-    #[test]
-    fn byte_counts_above_32_bits_are_exact() {
-        let square = elements_of(&[65_536, 65_536]).unwrap();
-        assert_eq!(bytes_of::<f32>(square).unwrap(), 17_179_869_184);
-        assert_eq!(elements_of(&[46_341, 46_341]).unwrap(), 2_147_488_281);
-        assert_eq!(elements_of(&[70_000, 70_000]).unwrap(), 4_900_000_000);
-    }
-
-    // B009
-    #[rstest]
-    #[case(usize::MAX)]
-    #[case(usize::MAX / 4)]
-    #[case(isize::MAX as usize / 8 + 1)]
-    fn counts_whose_bytes_no_slice_can_span_are_too_big(#[case] len: usize) {
-        let error = bytes_of::<f64>(len).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::TooBig { element_bytes: 8, .. }), "{error}");
-    }
-
-    #[test]
-    fn the_largest_count_that_fits_is_accepted() {
-        assert_eq!(bytes_of::<u8>(isize::MAX as usize).unwrap(), MAX_BYTES);
-        assert!(elements_of(&[usize::MAX, 2]).is_err());
-        assert_eq!(elements_of(&[]).unwrap(), 1);
-        assert_eq!(elements_of(&[7, 0]).unwrap(), 0);
     }
 }

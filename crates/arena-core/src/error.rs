@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::Location;
 
 use crate::bytes::{Alignment, BadAlignment, ByteSize};
-use crate::placement::{DeviationSite, Deviations, SlotTableError};
+use crate::plan::{DeviationSite, Deviations, SlotTableError};
 
 /// An error of the arena: one pointer, so that the allocation's result stays small.
 ///
@@ -40,17 +40,9 @@ impl Error {
         match self.kind() {
             ErrorKind::Device(error) => error.kind == DeviceErrorKind::Final,
             ErrorKind::OrderLost(_) => true,
+            ErrorKind::ClosingFailed { cause, .. } => cause.is_final(),
             _ => false,
         }
-    }
-
-    /// Adds the call that asked, if this is a request that did not fit.
-    #[cold]
-    pub(crate) fn asked_at(mut self, call_site: &'static Location<'static>) -> Self {
-        if let ErrorKind::Exhausted(exhausted) = self.kind_mut() {
-            exhausted.call_site = Some(call_site);
-        }
-        self
     }
 
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
@@ -197,6 +189,22 @@ pub enum ErrorKind {
         /// What has changed.
         reason: String,
     },
+    /// A scope could not be closed cleanly where no error could be returned: its guard was dropped, or its
+    /// body failed or panicked. This call did nothing; the cursor is back, and what the device did not do
+    /// is tried again by the next call.
+    #[error("closing `{scope}` (depth {depth}) failed earlier: {cause}")]
+    ClosingFailed {
+        /// The scope's name.
+        scope: &'static str,
+        /// Its depth: 1 is a root scope.
+        depth: u32,
+        /// What failed.
+        #[source]
+        cause: Error,
+    },
+    /// A scope of another arena was to be closed.
+    #[error("the scope is of another arena")]
+    ForeignFrame,
     /// A stream that used the arena's memory could not be waited for when a scope closed, neither on
     /// the device nor on the host, so nothing may be reused: the arena takes no further scope.
     #[error("the arena is closed: a stream that used its memory could not be waited for: {0}")]
@@ -288,26 +296,12 @@ pub struct ScopeFacts {
     pub name: &'static str,
     /// Its depth: 1 is a root scope.
     pub depth: u32,
-    /// Requests served since the root scope opened.
-    pub requests: u64,
-    /// The largest of them, in bytes.
-    pub largest_bytes: u64,
+    /// Requests served since the root scope opened, if the step is observed, recorded or planned.
+    pub requests: Option<u64>,
+    /// The largest of them, in bytes, likewise.
+    pub largest_bytes: Option<u64>,
     /// Root scopes closed before this one: resets to the mark so far.
     pub resets: u64,
-}
-
-impl ScopeFacts {
-    /// The facts of a scope.
-    #[must_use]
-    pub const fn new(
-        name: &'static str,
-        depth: u32,
-        requests: u64,
-        largest_bytes: u64,
-        resets: u64,
-    ) -> Self {
-        Self { name, depth, requests, largest_bytes, resets }
-    }
 }
 
 impl fmt::Display for Exhausted {
@@ -329,12 +323,11 @@ impl fmt::Display for Exhausted {
             write!(f, "; asked at {call_site}")?;
         }
         if let Some(scope) = &self.scope {
-            write!(
-                f,
-                "; in scope `{}` at depth {}, {} requests since its root opened (largest {}), \
-                 {} resets before",
-                scope.name, scope.depth, scope.requests, scope.largest_bytes, scope.resets
-            )?;
+            write!(f, "; in scope `{}` at depth {}, ", scope.name, scope.depth)?;
+            if let (Some(requests), Some(largest_bytes)) = (scope.requests, scope.largest_bytes) {
+                write!(f, "{requests} requests since its root opened (largest {largest_bytes}), ")?;
+            }
+            write!(f, "{} resets before", scope.resets)?;
         }
         if let Some(PlanFacts { peak_bytes, deviations, last }) = &self.plan {
             write!(f, "; off its plan of {peak_bytes} bytes: {deviations}")?;

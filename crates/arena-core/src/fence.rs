@@ -86,7 +86,7 @@ impl<D: Device> Fences<D> {
             }
         }
         self.busy.store(true, Ordering::Relaxed);
-        let event = state.event(device)?;
+        let event = made(&mut state.event, device)?;
         Ok(order(device, event, device.stream(), stream)?)
     }
 
@@ -99,7 +99,7 @@ impl<D: Device> Fences<D> {
             return Err(wrong_device(device, stream));
         }
         let mut state = self.lock();
-        let event = state.event(device)?;
+        let event = made(&mut state.event, device)?;
         Ok(order(device, event, stream, device.stream())?)
     }
 
@@ -107,7 +107,8 @@ impl<D: Device> Fences<D> {
     /// at `depth` or deeper.
     ///
     /// A stream that it cannot wait for on the device is waited for on the host, and the first error
-    /// is returned all the same; if that fails too the arena is lost.
+    /// is returned all the same; if that fails too the arena is lost. A panic of the device forgets no
+    /// declaration.
     #[inline]
     pub(crate) fn join_all(&self, device: &D, depth: u32) -> Result<(), Error> {
         if self.busy.load(Ordering::Relaxed) { self.join_declared(device, depth) } else { Ok(()) }
@@ -117,32 +118,35 @@ impl<D: Device> Fences<D> {
     #[inline(never)]
     fn join_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
         let mut state = self.lock();
-        let mut declared = std::mem::take(&mut state.declared);
-        for Declared { stream, for_good, .. } in &mut declared {
-            let joined = match state.event(device) {
-                Ok(event) => order(device, event, stream, device.stream()),
-                Err(error) => Err(error),
-            };
+        let State { declared, event, lost, .. } = &mut *state;
+        let mut outcome = Ok(());
+        // Should the device panic, every stream is still declared, and the next join waits for all.
+        for Declared { stream, for_good, .. } in declared.iter_mut() {
+            let joined =
+                made(event, device).and_then(|event| order(device, event, stream, device.stream()));
             let Err(error) = joined else { continue };
             match device.synchronise_stream(stream) {
                 // Nothing runs while it is recorded, so no order is lost with the recording.
                 Ok(()) | Err(DeviceError { kind: DeviceErrorKind::InCapture, .. }) => {}
                 Err(error) => {
-                    state.lost.get_or_insert(error);
+                    lost.get_or_insert(error);
                     // The region's end tries once more.
                     *for_good = true;
                 }
             }
-            state.failure.get_or_insert(error.into());
+            outcome = outcome.and(Err(error.into()));
         }
         declared.retain_mut(|declared| {
             declared.scope_depth = declared.scope_depth.filter(|&scope| scope < depth);
             declared.for_good && depth > 0 || declared.scope_depth.is_some()
         });
-        state.declared = declared;
-        let failure = state.failure.take();
-        self.busy.store(!state.declared.is_empty() || state.lost.is_some(), Ordering::Relaxed);
-        failure.map_or(Ok(()), Err)
+        self.note_busy(&state);
+        outcome
+    }
+
+    fn note_busy(&self, state: &State<D>) {
+        let waits = state.failure.is_some() || state.lost.is_some();
+        self.busy.store(waits || !state.declared.is_empty(), Ordering::Relaxed);
     }
 
     /// Whether there is anything to know: a declared stream, a failure.
@@ -165,33 +169,50 @@ impl<D: Device> Fences<D> {
 
     /// Keeps an error for the next fallible call; the first is the cause.
     pub(crate) fn keep_failure(&self, error: Error) {
-        self.lock().failure.get_or_insert(error);
-        self.busy.store(true, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.failure.get_or_insert(error);
+        self.note_busy(&state);
     }
 
     /// The error that was kept, once, or the loss, again and again.
+    #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if !self.busy.load(Ordering::Relaxed) {
-            return Ok(());
-        }
+        if self.is_busy() { self.check_state() } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_state(&self) -> Result<(), Error> {
         let mut state = self.lock();
         if let Some(lost) = &state.lost {
             return Err(ErrorKind::OrderLost(lost.clone()).into());
         }
-        state.failure.take().map_or(Ok(()), Err)
+        let failure = state.failure.take();
+        self.note_busy(&state);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Whether an error waits to be told.
+    pub(crate) fn has_failure(&self) -> bool {
+        self.is_busy() && {
+            let state = self.lock();
+            state.failure.is_some() || state.lost.is_some()
+        }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) && self.lock().lost.is_some()
+        self.is_busy() && self.lock().lost.is_some()
     }
 }
 
-impl<D: Device> State<D> {
-    fn event(&mut self, device: &D) -> Result<&D::Event, DeviceError> {
-        match &mut self.event {
-            Some(event) => Ok(event),
-            none => Ok(none.insert(device.new_event()?)),
-        }
+/// The event that every order goes through, made when it is first needed.
+fn made<'e, D: Device>(
+    event: &'e mut Option<D::Event>,
+    device: &D,
+) -> Result<&'e D::Event, DeviceError> {
+    match event {
+        Some(event) => Ok(event),
+        none => Ok(none.insert(device.new_event()?)),
     }
 }
 

@@ -4,8 +4,44 @@
 
 #![forbid(unsafe_code)]
 
-use crate::bytes::{Alignment, MAX_BYTES, bytes_of};
+use crate::bytes::{Alignment, MAX_BYTES};
 use crate::error::{Error, ErrorKind};
+
+/// The bytes of `len` elements of `T`.
+///
+/// # Errors
+///
+/// [`ErrorKind::TooBig`] when that is more than [`MAX_BYTES`].
+#[inline]
+pub fn bytes_of<T>(len: usize) -> Result<u64, Error> {
+    let element_bytes = size_of::<T>() as u64;
+    match (len as u64).checked_mul(element_bytes) {
+        Some(bytes) if bytes <= MAX_BYTES => Ok(bytes),
+        _ => Err(too_big(len as u64, element_bytes)),
+    }
+}
+
+/// The number of elements of a shape, for example `[batch, channels, height, width]`.
+///
+/// # Errors
+///
+/// [`ErrorKind::TooBig`] when the product is more than [`MAX_BYTES`].
+pub fn elements_of(shape: &[usize]) -> Result<usize, Error> {
+    let mut elements: u64 = 1;
+    for &extent in shape {
+        elements = match elements.checked_mul(extent as u64) {
+            Some(product) if product <= MAX_BYTES => product,
+            _ => return Err(too_big(u64::MAX, 1)),
+        };
+    }
+    // At most `isize::MAX`, so it fits a `usize`.
+    usize::try_from(elements).map_err(|_| too_big(elements, 1))
+}
+
+#[cold]
+fn too_big(elements: u64, element_bytes: u64) -> Error {
+    ErrorKind::TooBig { elements, element_bytes }.into()
+}
 
 /// A half-open range of offsets from the region's base, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -321,5 +357,32 @@ mod tests {
             prop_assert!(alignment.divides(down));
             prop_assert_eq!(align_up(down, alignment), down);
         }
+    }
+
+    // B010
+    #[test]
+    fn byte_counts_above_32_bits_are_exact() {
+        let square = elements_of(&[65_536, 65_536]).unwrap();
+        assert_eq!(bytes_of::<f32>(square).unwrap(), 17_179_869_184);
+        assert_eq!(elements_of(&[46_341, 46_341]).unwrap(), 2_147_488_281);
+        assert_eq!(elements_of(&[70_000, 70_000]).unwrap(), 4_900_000_000);
+    }
+
+    // B009
+    #[rstest]
+    #[case(usize::MAX)]
+    #[case(usize::MAX / 4)]
+    #[case(isize::MAX as usize / 8 + 1)]
+    fn counts_whose_bytes_no_slice_can_span_are_too_big(#[case] len: usize) {
+        let error = bytes_of::<f64>(len).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooBig { element_bytes: 8, .. }), "{error}");
+    }
+
+    #[test]
+    fn the_largest_count_that_fits_is_accepted() {
+        assert_eq!(bytes_of::<u8>(isize::MAX as usize).unwrap(), MAX_BYTES);
+        assert!(elements_of(&[usize::MAX, 2]).is_err());
+        assert_eq!(elements_of(&[]).unwrap(), 1);
+        assert_eq!(elements_of(&[7, 0]).unwrap(), 0);
     }
 }

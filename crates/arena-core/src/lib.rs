@@ -30,37 +30,50 @@ pub mod layout;
 mod buffer;
 mod bytes;
 mod capacity;
+#[cfg(feature = "_cuda")]
+pub mod cuda;
 mod demand;
 mod error;
 mod event_log;
 mod fence;
+mod hunting;
 mod kept;
+mod packed;
 mod pin;
 mod placement;
+mod plan;
 mod raw_arena;
 mod region;
+mod reset;
+mod signature;
 mod stats;
+mod steps;
 mod zones;
 
 pub use buffer::{Persistent, Transient, View, ViewMut};
-pub use bytes::{
-    Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError, bytes_of, elements_of,
-};
+pub use bytes::{Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError};
 pub use capacity::{Capacity, DeviceMemory};
 pub use device::{Captures, Cuda, Device, Host, HostVisible, Probe};
 pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
 };
 pub use event_log::{Event, EventLog};
-pub use layout::{RowLayout, Span};
+pub use layout::{RowLayout, Span, bytes_of, elements_of};
 pub use pin::RegionPin;
-pub use placement::{
-    DeviationKind, DeviationSite, Deviations, Placement, PlanId, PlannedSlot, SlotTable,
-    SlotTableError,
-};
-pub use raw_arena::{Checkpoint, POISON_BYTE, RawArena};
-pub use region::Region;
+pub use placement::Placement;
+pub use plan::{DeviationKind, DeviationSite, Deviations, PlannedSlot, SlotTable, SlotTableError};
+pub use raw_arena::RawArena;
+pub use reset::{POISON_BYTE, Reset};
+pub use signature::StepSignature;
 pub use stats::Stats;
+
+/// What `arena-scope` is made of. Nobody else may call it: it can change with every version.
+#[doc(hidden)]
+pub mod for_scopes {
+    pub use crate::plan::PlanId;
+    pub use crate::region::Region;
+    pub use crate::steps::{FrameId, StepFigures, Steps, Watch};
+}
 
 pub use bytemuck::{Pod, Zeroable};
 /// The bindings that [`Cuda`] is built on, of the version that its buffers implement the traits of.

@@ -151,10 +151,22 @@ impl<D: Device> Region<D> {
         self.pins.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether spans may be queued.
+    #[inline]
+    pub(crate) fn any_returned(&self) -> bool {
+        self.any_returned.load(Ordering::Acquire)
+    }
+
+    /// Asks whether the device works, and tells an error that nobody was told of, once.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.device.health()?;
+        self.fences.check()
+    }
+
     /// Takes the queued spans, each passed to `take`; none while the region is pinned.
     pub(crate) fn drain_returned(&self, take: impl FnMut(Span)) {
         // A span that is queued just now is found by the next close.
-        if self.is_pinned() || !self.any_returned.load(Ordering::Acquire) {
+        if self.is_pinned() || !self.any_returned() {
             return;
         }
         self.any_returned.store(false, Ordering::Release);

@@ -27,16 +27,14 @@ const AHEAD: u64 = Alignment::DEFAULT.low_bits();
 /// The zones of one region. What the hot path needs is kept as addresses, the rest as offsets from
 /// the base in bytes.
 #[derive(Debug)]
-#[repr(C)] // The hot path's three come first: see `RawArena`.
+#[repr(C)] // The hot path's three come first: see `Steps`.
 pub(crate) struct Zones {
     base_address: u64,
     /// The cursor's address + [`AHEAD`].
     cursor_ahead: Cell<u64>,
-    /// What the fast path may fill: up to the kept floor's address + [`AHEAD`], or 0 to send every
-    /// request the slow way.
+    /// What a request may fill: up to the kept floor's address + [`AHEAD`].
     limit_ahead: Cell<u64>,
     capacity_bytes: u64,
-    fast_path: Cell<bool>,
     mark: Cell<Option<u64>>,
     peak: Cell<u64>,
     kept: RefCell<KeptZone>,
@@ -50,7 +48,6 @@ impl Zones {
             capacity_bytes,
             cursor_ahead: Cell::new(base_address + AHEAD),
             limit_ahead: Cell::new(base_address + capacity_bytes + AHEAD),
-            fast_path: Cell::new(true),
             mark: Cell::new(None),
             peak: Cell::new(0),
             kept: RefCell::new(KeptZone::new(base_address, capacity_bytes)),
@@ -115,9 +112,9 @@ impl Zones {
         Ok(())
     }
 
-    /// The hot path: the address of the next `bytes` bytes above the cursor, or `None` if the slow
-    /// path must look at the request (it does not fit, or somebody watches). It agrees with
-    /// [`fit`](crate::layout::fit) for 0 < `bytes` <= [`MAX_BYTES`](crate::bytes::MAX_BYTES).
+    /// The hot path: the address of the next `bytes` bytes above the cursor, or `None` if they do not
+    /// fit. It agrees with [`fit`](crate::layout::fit) for
+    /// 0 < `bytes` <= [`MAX_BYTES`](crate::bytes::MAX_BYTES).
     #[inline]
     pub(crate) fn bump(&self, bytes: u64, alignment: Alignment) -> Option<u64> {
         // `cursor + low_bits`, from a cursor that is `AHEAD` already: nothing is left to add for the
@@ -134,7 +131,7 @@ impl Zones {
         Some(start_address)
     }
 
-    /// The same with the real limit, and with the error. Empty requests take no room.
+    /// The same with the error, and for empty requests, which take no room.
     #[cold]
     pub(crate) fn bump_checked(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
         let (cursor, floor) = (self.cursor_address(), self.base_address + self.floor_bytes());
@@ -190,21 +187,19 @@ impl Zones {
         self.set_cursor_address(self.base_address + to_bytes.max(self.cursor_bytes()));
     }
 
-    /// Takes back the request made last, as if it had not been made: unlike a rewind it leaves no
-    /// trace in the peak.
-    pub(crate) fn take_back(&self, to_bytes: u64) {
-        self.set_cursor_address(self.base_address + to_bytes);
-    }
-
-    /// Opens or bars the fast path.
-    pub(crate) fn set_fast_path(&self, open: bool) {
-        self.fast_path.set(open);
-        self.follow_floor();
+    /// Takes back the request that put the cursor from `before_bytes` to the end of `span`, as if it had
+    /// not been made: unlike a rewind it leaves no trace in the peak. `false` if something was placed
+    /// since; nothing is taken back then.
+    pub(crate) fn take_back(&self, before_bytes: u64, span: Span) -> bool {
+        let is_last = span.is_empty() || self.cursor_bytes() == span.end_bytes;
+        if is_last && !span.is_empty() {
+            self.set_cursor_address(self.base_address + before_bytes);
+        }
+        is_last
     }
 
     fn follow_floor(&self) {
-        let floor_address = self.base_address + self.floor_bytes();
-        self.limit_ahead.set(if self.fast_path.get() { floor_address + AHEAD } else { 0 });
+        self.limit_ahead.set(self.base_address + self.floor_bytes() + AHEAD);
     }
 
     pub(crate) fn exhausted(&self, asked_bytes: u64, alignment: Alignment) -> Exhausted {
@@ -281,19 +276,6 @@ mod tests {
         assert!(zones.bump(1, Alignment::ONE).is_none());
         zones.give_back_kept(span);
         assert_eq!(zones.bump(256, A256), Some(3840));
-    }
-
-    #[test]
-    fn a_barred_fast_path_refuses_what_the_checked_path_serves() {
-        let zones = Zones::new(0, 4096);
-        zones.set_fast_path(false);
-        assert!(zones.bump(1, A256).is_none());
-        assert_eq!(zones.bump_checked(1, A256).unwrap().start_bytes, 0);
-        zones.set_mark().unwrap();
-        zones.place_persistent(256, A256).unwrap();
-        assert!(zones.bump(1, A256).is_none(), "a kept buffer does not open it");
-        zones.set_fast_path(true);
-        assert!(zones.bump(1, A256).is_some());
     }
 
     // B008

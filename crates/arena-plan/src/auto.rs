@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use arena_scope::{Arena, Device, EventLog, Planner, ScopeOptions, SlotTable};
+use arena_scope::{Arena, Device, EventLog, Planner, SlotTable, StepKey};
 
 use crate::record::PlannedStep;
 use crate::solve::Options;
@@ -15,8 +15,8 @@ pub const PATIENCE: u32 = 8;
 /// Solves recorded steps on a thread of its own, which ends when the planner is dropped.
 #[derive(Debug)]
 pub struct BackgroundPlanner {
-    records: Sender<(ScopeOptions, EventLog)>,
-    plans: Receiver<(ScopeOptions, SlotTable)>,
+    records: Sender<(StepKey, EventLog)>,
+    plans: Receiver<(StepKey, SlotTable)>,
 }
 
 impl BackgroundPlanner {
@@ -26,7 +26,7 @@ impl BackgroundPlanner {
     ///
     /// When the operating system gives no thread.
     pub fn start(options: Options) -> io::Result<Self> {
-        let (records, to_solve) = channel::<(ScopeOptions, EventLog)>();
+        let (records, to_solve) = channel::<(StepKey, EventLog)>();
         let (solved, plans) = channel();
         thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
             for (key, log) in to_solve {
@@ -44,12 +44,12 @@ impl BackgroundPlanner {
 }
 
 impl Planner for BackgroundPlanner {
-    fn recorded(&mut self, options: ScopeOptions, log: &EventLog) {
+    fn recorded(&mut self, key: StepKey, log: &EventLog) {
         // Without its thread there are no more plans, and steps go on as they are.
-        let _ = self.records.send((options, log.clone()));
+        let _ = self.records.send((key, log.clone()));
     }
 
-    fn ready(&mut self) -> Option<(ScopeOptions, SlotTable)> {
+    fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
         self.plans.try_recv().ok()
     }
 }
@@ -61,11 +61,11 @@ pub trait AutoPlan {
     ///
     /// ```
     /// use arena_plan::{AutoPlan, Options};
-    /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
+    /// use arena_scope::{Arena, ByteSize, Host, StepKey};
     ///
     /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
     /// arena.auto_plan(Options::default())?;
-    /// let step = ScopeOptions::named("step");
+    /// let step = StepKey::named("step");
     /// while arena.plan_span(step).is_none() {
     ///     arena.scope_with(step, |scope| {
     ///         drop(scope.alloc::<f32>(1000)?);

@@ -2,19 +2,20 @@
 
 use std::fmt;
 
+use arena_core::for_scopes::Steps;
 use arena_core::{
     Alignment, ByteSize, DeviationSite, Deviations, Device, Error, EventLog, Host, Persistent,
-    Placement, Pod, Probe, RawArena, Region, SlotTable, Span, Stats,
+    Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepSignature,
 };
 
 use crate::guard::Guard;
 use crate::observer::Observer;
+use crate::options::ScopeOptions;
 use crate::planner::{Planner, Planning};
-use crate::reset::{Reset, ScopeOptions};
 use crate::scope::{Scope, run};
-use crate::signature::StepSignature;
 use crate::state::State;
 use crate::steady_state::{NotSteady, SteadyState};
+use crate::step_key::StepKey;
 
 /// One device region: persistent buffers at its bottom, the mark where they end, and scopes above
 /// it that reset to it.
@@ -75,9 +76,9 @@ impl<D: Device> ArenaBuilder<D> {
     /// [`ErrorKind::Device`](arena_core::ErrorKind::Device) when the device refuses; nothing is held
     /// then.
     pub fn build(self) -> Result<Arena<D>, Error> {
-        let raw = RawArena::with_placement(self.device, self.capacity, self.placement)?;
+        let steps = Steps::new(self.device, self.capacity, self.placement, self.reset)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
-        Ok(Arena { state: State::new(raw, self.reset, host_bump_bytes) })
+        Ok(Arena { state: State::new(steps, host_bump_bytes) })
     }
 }
 
@@ -106,7 +107,7 @@ impl<D: Device> Arena<D> {
     /// earlier close left behind.
     #[track_caller]
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
-        self.state.raw.persistent(len, Alignment::DEFAULT)
+        self.state.steps.persistent(len, Alignment::DEFAULT, 0)
     }
 
     /// [`persistent`](Self::persistent), filled with zero bytes in stream order.
@@ -116,7 +117,7 @@ impl<D: Device> Arena<D> {
     /// As for [`persistent`](Self::persistent), or the device's refusal of the fill.
     #[track_caller]
     pub fn persistent_zeroed<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
-        self.state.raw.persistent_zeroed(len, Alignment::DEFAULT)
+        self.state.steps.persistent_zeroed(len, Alignment::DEFAULT)
     }
 
     /// A persistent buffer that holds `values`, copied in stream order.
@@ -126,7 +127,7 @@ impl<D: Device> Arena<D> {
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
     #[track_caller]
     pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
-        self.state.raw.persistent_from_aligned(values, Alignment::DEFAULT)
+        self.state.steps.persistent_from(values, Alignment::DEFAULT)
     }
 
     /// Sets the mark where the persistent buffers end. The first scope sets it if this was not
@@ -136,7 +137,7 @@ impl<D: Device> Arena<D> {
     ///
     /// [`ErrorKind::MarkAlreadySet`](arena_core::ErrorKind::MarkAlreadySet) when it is set already.
     pub fn mark(&mut self) -> Result<(), Error> {
-        self.state.set_mark()
+        self.state.steps.set_mark()
     }
 
     // --- scopes -------------------------------------------------------------------------------
@@ -179,8 +180,8 @@ impl<D: Device> Arena<D> {
         options: ScopeOptions,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.state.prepare_root(options);
-        run(&self.state, 0, options, body)
+        self.state.prepare_root(options.key());
+        run(&self.state, self.state.open_root(options)?, body)
     }
 
     /// Opens a scope in the guard form, where a closure does not fit.
@@ -198,8 +199,8 @@ impl<D: Device> Arena<D> {
     ///
     /// As for [`enter`](Self::enter).
     pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
-        self.state.prepare_root(options);
-        Guard::open(&self.state, 0, options)
+        self.state.prepare_root(options.key());
+        Ok(Guard::of(&self.state, self.state.open_root(options)?))
     }
 
     // --- figures ------------------------------------------------------------------------------
@@ -207,37 +208,44 @@ impl<D: Device> Arena<D> {
     /// Where the arena stands.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.state.raw.stats()
+        self.state.steps.stats()
     }
 
     /// Scopes closed so far, of any depth.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.state.generation()
+        self.state.steps.generation()
     }
 
     /// Root scopes closed so far: resets to the mark.
     #[must_use]
     pub fn resets(&self) -> u64 {
-        self.state.resets()
+        self.state.steps.resets()
     }
 
-    /// The signature of the last root scope that closed.
+    /// The signature of the last root scope that closed, if it was observed, recorded or planned, or if the
+    /// device captures graphs. A plain bump step has none: it costs nothing there.
     #[must_use]
     pub fn signature(&self) -> Option<StepSignature> {
-        self.state.last_signature()
+        self.state.steps.last_step().signature
     }
 
     /// The highest cursor of the last root scope that closed, in bytes from the base.
     #[must_use]
     pub fn high_water_bytes(&self) -> u64 {
-        self.state.last_high_water_bytes()
+        self.state.steps.last_step().high_water_bytes
     }
 
-    /// The region.
+    /// The device that the region came from.
     #[must_use]
-    pub fn region(&self) -> &Region<D> {
-        self.state.raw.region()
+    pub fn device(&self) -> &D {
+        self.state.steps.region().device()
+    }
+
+    /// The device address of the region's first byte.
+    #[must_use]
+    pub fn base_address(&self) -> u64 {
+        self.state.steps.region().base_address()
     }
 
     /// Gives the physical memory between the last root scope's high-water and the kept part back to
@@ -247,8 +255,8 @@ impl<D: Device> Arena<D> {
     ///
     /// The device's refusal.
     pub fn trim(&mut self) -> Result<u64, Error> {
-        let above_bytes = self.state.last_high_water_bytes();
-        self.state.raw.trim(above_bytes)
+        self.state.settle_all();
+        self.state.steps.trim(self.state.steps.last_step().high_water_bytes)
     }
 
     /// Returns the error that an earlier close left behind, if there is one. Every fallible call
@@ -258,14 +266,15 @@ impl<D: Device> Arena<D> {
     ///
     /// That error, once.
     pub fn check(&mut self) -> Result<(), Error> {
-        self.state.raw.take_deferred()
+        self.state.settle_all();
+        self.state.steps.ready()
     }
 
     // --- plans ----------------------------------------------------------------------------------
 
-    /// Lets root scopes of this name and variant follow a plan from now on, and those of the same
-    /// name that have no plan of their own. Their transient buffers lie where the plan says, above the
-    /// mark; whatever is not as planned is served by the bump, above the plan.
+    /// Lets root scopes of this key follow a plan from now on, and those of the same name that have no plan
+    /// of their own. Their transient buffers lie where the plan says, above the mark; whatever is not as
+    /// planned is served by the bump, above the plan.
     ///
     /// It sets the mark if that is not set. A plan installed for the same key before is replaced.
     ///
@@ -273,60 +282,74 @@ impl<D: Device> Arena<D> {
     ///
     /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when the plan does not fit above the
     /// mark; nothing is changed then.
-    pub fn install_plan(&mut self, options: ScopeOptions, table: SlotTable) -> Result<(), Error> {
+    pub fn install_plan(&mut self, key: impl Into<StepKey>, table: SlotTable) -> Result<(), Error> {
         self.state.settle_all();
-        self.state.install_plan(options, table)
+        self.state.install_plan(key.into(), table)
     }
 
-    /// Lets `planner` make plans while the loop runs: it is told the first step of each kind, and a
-    /// step again when `patience` steps in a row deviated from their plan (at least 1). What it has
-    /// ready is installed when the next root scope opens. Steps are observed from now on, since a
-    /// plan is made of a record.
+    /// Lets `planner` make plans while the loop runs: it is told the first step of each kind, and another
+    /// one when `patience` steps in a row deviated from their plan (at least 1) and the next does so too.
+    /// What it has ready is installed when the next root scope opens. Steps are observed from now on, and
+    /// those that it is told of are recorded.
     pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
         }
-        *self.state.planning.get_mut() = Some(Planning { planner, patience: patience.max(1) });
+        self.state.set_planner(Planning { planner, patience: patience.max(1) });
     }
 
     /// What was not as planned since the plan for this key was installed; `None` without a plan.
     #[must_use]
-    pub fn plan_deviations(&self, options: ScopeOptions) -> Option<Deviations> {
-        let plan = self.state.plans.borrow().exact(options)?;
-        self.state.raw.plan_deviations(plan)
+    pub fn plan_deviations(&self, key: impl Into<StepKey>) -> Option<Deviations> {
+        let plan = self.state.plans.borrow().exact(key.into())?;
+        self.state.steps.plan_deviations(plan)
     }
 
     /// Where in the program requests were not as planned since the plan for this key was installed:
     /// the first 32 places, each with how often.
     #[must_use]
-    pub fn plan_deviation_sites(&self, options: ScopeOptions) -> Vec<DeviationSite> {
-        let plan = self.state.plans.borrow().exact(options);
-        plan.map_or_else(Vec::new, |plan| self.state.raw.plan_deviation_sites(plan))
+    pub fn plan_deviation_sites(&self, key: impl Into<StepKey>) -> Vec<DeviationSite> {
+        let plan = self.state.plans.borrow().exact(key.into());
+        plan.map_or_else(Vec::new, |plan| self.state.steps.plan_deviation_sites(plan))
     }
 
     /// Where the plan for this key lies in the region; `None` without a plan.
     #[must_use]
-    pub fn plan_span(&self, options: ScopeOptions) -> Option<Span> {
-        let plan = self.state.plans.borrow().exact(options)?;
-        self.state.raw.plan_span(plan)
+    pub fn plan_span(&self, key: impl Into<StepKey>) -> Option<Span> {
+        let plan = self.state.plans.borrow().exact(key.into())?;
+        self.state.steps.plan_span(plan)
     }
 
-    /// The requests, drops and scopes of the first observed step of a kind, to be planned; `None`
-    /// without [`observe`](Self::observe) or such a step.
+    /// The requests, drops and scopes of the first step of a kind, to be planned; `None` without
+    /// [`record`](Self::record) or such a step.
     #[must_use]
-    pub fn recorded(&self, options: ScopeOptions) -> Option<EventLog> {
-        self.state.observer.borrow().as_ref()?.recorded(options)
+    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<EventLog> {
+        self.state.observer.borrow().as_ref()?.recorded(key.into())
     }
 
     // --- the steady state ---------------------------------------------------------------------
 
-    /// Watches root scopes from now on: requests are recorded and compared with the first step of
-    /// their kind (name and variant). Meanwhile each request takes a slower path.
+    /// Watches root scopes from now on: the signature of each step is compared with that of the first of
+    /// its kind, and driver allocations and kept bytes are counted. It costs a few nanoseconds a request,
+    /// and may stay on; [`record`](Self::record) says more.
     ///
     /// `heap_allocations`, if given, returns the number of host heap allocations so far; only a
     /// program knows its global allocator.
     pub fn observe(&mut self, heap_allocations: Option<fn() -> u64>) {
-        *self.state.observer.get_mut() = Some(Observer::new(heap_allocations));
+        self.watch(Observer::new(heap_allocations, false));
+    }
+
+    /// [`observe`](Self::observe), and records each request, drop and scope as well: the first request that
+    /// differs is named, and a step can be planned from its [record](Self::recorded). Each request takes a
+    /// slower way meanwhile.
+    pub fn record(&mut self, heap_allocations: Option<fn() -> u64>) {
+        self.watch(Observer::new(heap_allocations, true));
+    }
+
+    fn watch(&mut self, observer: Observer) {
+        self.state.settle_all();
+        *self.state.observer.get_mut() = Some(observer);
+        self.state.watch();
     }
 
     /// What was seen since [`observe`](Self::observe); `None` without it.
@@ -337,12 +360,11 @@ impl<D: Device> Arena<D> {
 
     /// Stops watching and returns what was seen.
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
-        // A root scope that was forgotten left its log behind.
-        let _ = self.state.raw.stop_log();
+        self.state.settle_all();
         self.state.observer.get_mut().take().map(|observer| observer.report())
     }
 
-    /// Runs `step` so many times and measures whether it is in its steady state.
+    /// Runs `step` so many times, records each, and measures whether the loop is in its steady state.
     ///
     /// # Errors
     ///
@@ -352,7 +374,7 @@ impl<D: Device> Arena<D> {
         steps: u64,
         mut step: impl FnMut(&mut Self, u64) -> Result<(), E>,
     ) -> Result<SteadyState, E> {
-        self.observe(None);
+        self.record(None);
         let outcome = (0..steps).try_for_each(|n| step(self, n));
         let seen = self.stop_observing().unwrap_or_else(SteadyState::empty);
         outcome.map(|()| seen)
@@ -380,7 +402,7 @@ impl Arena<Probe> {
     /// the padding of the kept part.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
-        self.state.raw.smallest_capacity_bytes()
+        self.state.steps.smallest_capacity_bytes()
     }
 }
 

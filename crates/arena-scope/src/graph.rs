@@ -8,13 +8,13 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use arena_core::{Captures, Error, ErrorKind, RegionPin};
+use arena_core::{Captures, Error, ErrorKind, RegionPin, StepSignature};
 use scopeguard::ScopeGuard;
 
 use crate::arena::Arena;
-use crate::reset::ScopeOptions;
+use crate::options::ScopeOptions;
 use crate::scope::{Scope, run};
-use crate::signature::StepSignature;
+use crate::step_key::{KeyMap, StepKey};
 
 /// A training step that the device runs again by itself.
 ///
@@ -26,7 +26,7 @@ pub struct StepGraph<D: Captures> {
     /// Before the pin, so that it is gone before the region can be.
     graph: D::Graph,
     pin: RegionPin<D>,
-    options: ScopeOptions,
+    key: StepKey,
     signature: StepSignature,
     mark_bytes: u64,
     high_water_bytes: u64,
@@ -56,15 +56,15 @@ impl<D: Captures> Arena<D> {
         options: ScopeOptions,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<(), E>,
     ) -> Result<StepGraph<D>, E> {
-        self.state.prepare_root(options);
+        self.state.prepare_root(options.key());
         let state = &self.state;
         let refuse =
             |reason: &str| Error::from(ErrorKind::NotCaptured { reason: reason.to_owned() });
-        state.ready()?;
-        let expected = state.last_signature().ok_or_else(|| {
+        state.steps.ready()?;
+        let expected = state.steps.last_step().signature.ok_or_else(|| {
             refuse("no step has run before: run one, so that it can be seen to repeat itself")
         })?;
-        let region = state.raw.region();
+        let region = state.steps.region();
         if region.find_declared(|_| true).is_some() {
             return Err(refuse(
                 "a stream is declared to a persistent buffer, and would be waited for: declare it in \
@@ -74,8 +74,9 @@ impl<D: Captures> Arena<D> {
         }
         region.device().begin_capture().map_err(Error::from)?;
         let capture = scopeguard::guard(region.device(), |device| device.abandon_capture());
-        run(state, 0, options, body)?;
-        let signature = state.last_signature().unwrap_or(expected);
+        run(state, state.open_root(options)?, body)?;
+        let step = state.steps.last_step();
+        let signature = step.signature.unwrap_or(expected);
         if signature != expected {
             let reason = format!(
                 "its signature is {signature}, that of the step before was {expected}: the requests \
@@ -85,14 +86,14 @@ impl<D: Captures> Arena<D> {
         }
         let graph = capture.end_capture().map_err(Error::from)?;
         ScopeGuard::into_inner(capture);
-        state.captured.add(options.name, options.variant, signature);
+        state.captured.add(options.key(), signature);
         Ok(StepGraph {
             graph,
-            pin: state.raw.pin(),
-            options,
+            pin: state.steps.pin(),
+            key: options.key(),
             signature,
-            mark_bytes: state.raw.stats().mark_bytes,
-            high_water_bytes: state.last_high_water_bytes(),
+            mark_bytes: state.steps.stats().mark_bytes,
+            high_water_bytes: step.high_water_bytes,
         })
     }
 }
@@ -107,21 +108,22 @@ impl<D: Captures> StepGraph<D> {
     /// where the step has its transient ones; nothing is launched then. Otherwise the device's refusal,
     /// or an error that an earlier close left behind.
     pub fn replay(&self, arena: &mut Arena<D>) -> Result<(), Error> {
+        arena.state.settle_all();
         let state = &arena.state;
-        state.ready()?;
-        let region = state.raw.region();
+        state.steps.ready()?;
+        let region = state.steps.region();
         let stale = |reason: String| Err(ErrorKind::StaleGraph { reason }.into());
         if !self.pin.is_of(region) {
             return stale("it was captured on another arena".to_owned());
         }
-        let stats = state.raw.stats();
+        let stats = state.steps.stats();
         if stats.mark_bytes != self.mark_bytes {
             let (then, now) = (self.mark_bytes, stats.mark_bytes);
             return stale(format!("the mark was at {then} bytes and is at {now}"));
         }
-        let latest = state.captured.latest(self.options.name, self.options.variant);
+        let latest = state.captured.latest(self.key);
         if latest != Some(self.signature) {
-            let (name, then) = (self.options.name, self.signature);
+            let (name, then) = (self.key.name, self.signature);
             let now = latest.map_or_else(|| "none".to_owned(), |latest| latest.to_string());
             return stale(format!("the signature of `{name}` was {then} and is {now}"));
         }
@@ -151,42 +153,38 @@ impl<D: Captures> StepGraph<D> {
 impl<D: Captures> fmt::Debug for StepGraph<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StepGraph")
-            .field("name", &self.options.name)
+            .field("key", &self.key)
             .field("signature", &self.signature)
             .field("high_water_bytes", &self.high_water_bytes)
             .finish_non_exhaustive()
     }
 }
 
-/// The kinds of step that were captured. Empty in a program without graphs, so that a close costs
-/// nothing.
+/// The kinds of step that were captured, and the signature of the last step of each; `None` where what was
+/// captured is stale.
 #[derive(Debug, Default)]
-pub(crate) struct CapturedKinds(RefCell<Vec<(&'static str, u64, StepSignature)>>);
+pub(crate) struct CapturedKinds(RefCell<KeyMap<Option<StepSignature>>>);
 
 impl CapturedKinds {
-    fn add(&self, name: &'static str, variant: u64, signature: StepSignature) {
-        if self.latest(name, variant).is_none() {
-            self.0.borrow_mut().push((name, variant, signature));
-        }
-        self.note(name, variant, signature);
+    fn add(&self, key: StepKey, signature: StepSignature) {
+        *self.0.borrow_mut().get_or_insert_with(key, || None) = Some(signature);
     }
 
     /// A root scope of that kind closed.
-    pub(crate) fn note(&self, name: &'static str, variant: u64, signature: StepSignature) {
-        for kind in self.0.borrow_mut().iter_mut() {
-            if (kind.0, kind.1) == (name, variant) {
-                kind.2 = signature;
-            }
+    pub(crate) fn note(&self, key: StepKey, signature: StepSignature) {
+        if let Some(Some(latest)) = self.0.borrow_mut().get_mut(key) {
+            *latest = signature;
         }
     }
 
     /// Steps of this name follow another plan from now on: what was captured of them is stale.
     pub(crate) fn forget(&self, name: &'static str) {
-        self.0.borrow_mut().retain(|kind| kind.0 != name);
+        for (_, latest) in self.0.borrow_mut().iter_mut().filter(|(key, _)| key.name == name) {
+            *latest = None;
+        }
     }
 
-    fn latest(&self, name: &'static str, variant: u64) -> Option<StepSignature> {
-        let kinds = self.0.borrow();
-        kinds.iter().find(|kind| (kind.0, kind.1) == (name, variant)).map(|kind| kind.2)
+    fn latest(&self, key: StepKey) -> Option<StepSignature> {
+        self.0.borrow().get(key).copied().flatten()
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use arena_core::for_scopes::FrameId;
 use arena_core::{Device, Error, Host};
 use scopeguard::ScopeGuard;
 
-use crate::reset::ScopeOptions;
 use crate::scope::Scope;
 use crate::state::{State, WayBack};
 
@@ -34,20 +34,15 @@ pub struct Guard<'a, D: Device = Host> {
 }
 
 impl<'a, D: Device> Guard<'a, D> {
-    pub(crate) fn open(
-        state: &'a State<D>,
-        parent_depth: u32,
-        options: ScopeOptions,
-    ) -> Result<Self, Error> {
-        let depth = state.open(parent_depth, options)?;
+    pub(crate) fn of(state: &'a State<D>, frame: FrameId) -> Self {
         let close: fn(WayBack<'a, D>) = WayBack::close_quietly;
-        Ok(Self { way_back: scopeguard::guard(WayBack { state, depth }, close) })
+        Self { way_back: scopeguard::guard(WayBack { state, frame }, close) }
     }
 
     /// The open scope. Its buffers live as long as this borrow of the guard.
     #[must_use]
     pub fn scope(&mut self) -> Scope<'_, 'a, D> {
-        Scope::new(self.way_back.state, self.way_back.depth)
+        Scope::new(self.way_back.state, self.way_back.frame.depth())
     }
 
     /// Closes the scope and tells how that went.
@@ -62,6 +57,6 @@ impl<'a, D: Device> Guard<'a, D> {
 
 impl<D: Device> fmt::Debug for Guard<'_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("depth", &self.way_back.depth).finish_non_exhaustive()
+        f.debug_struct("Guard").field("depth", &self.way_back.frame.depth()).finish_non_exhaustive()
     }
 }

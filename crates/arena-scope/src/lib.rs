@@ -44,36 +44,37 @@ mod fence;
 mod graph;
 mod guard;
 mod observer;
+mod options;
 mod plan_keys;
 mod planner;
-mod reset;
 mod scope;
-mod signature;
 #[cfg(feature = "_cuda")]
 mod slots;
 mod state;
 mod steady_state;
 mod step_bump;
+mod step_key;
 mod workspace;
 
 pub use arena::{Arena, ArenaBuilder};
 pub use graph::StepGraph;
 pub use guard::Guard;
+pub use options::ScopeOptions;
 pub use planner::Planner;
-pub use reset::{Reset, ScopeOptions};
 pub use scope::Scope;
-pub use signature::StepSignature;
-pub use steady_state::{Divergence, NotSteady, SteadyState, StepKind};
+pub use steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
+pub use step_key::StepKey;
 
-#[cfg(feature = "_cuda")]
-pub use arena_core::cudarc;
 pub use arena_core::{
     Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
     Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,
     EventLog, Exhausted, GuardZone, Host, HostVisible, ParseByteSizeError, Persistent, Placement,
-    PlanFacts, PlannedSlot, Pod, Probe, Region, RowLayout, ScopeFacts, SlotTable, SlotTableError,
-    Span, Stats, Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of, layout,
+    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, SlotTable, SlotTableError,
+    Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of,
+    layout,
 };
+#[cfg(feature = "_cuda")]
+pub use arena_core::{cuda, cudarc};
 pub use bumpalo;
 
 /// The README's example is run as a doc test.

@@ -4,19 +4,19 @@ use std::fmt;
 
 use arena_core::{EventLog, SlotTable};
 
-use crate::reset::ScopeOptions;
+use crate::step_key::StepKey;
 
 /// Makes plans of recorded steps. `arena-plan` has one that solves on a thread of its own.
 ///
 /// Both methods are called between steps, from the thread that opens and closes root scopes, and
 /// should return at once.
 pub trait Planner: fmt::Debug + Send {
-    /// A step of this kind was recorded: the first one, or one after which so many in a row had
-    /// deviated from their plan that it is worth another.
-    fn recorded(&mut self, options: ScopeOptions, log: &EventLog);
+    /// A step of this kind was recorded: the first one, or one that deviated from its plan after many in a
+    /// row had done so, and is worth another.
+    fn recorded(&mut self, key: StepKey, log: &EventLog);
 
     /// The next plan that has become ready, and the kind of step that it is for.
-    fn ready(&mut self) -> Option<(ScopeOptions, SlotTable)>;
+    fn ready(&mut self) -> Option<(StepKey, SlotTable)>;
 }
 
 /// A planner, and what it is told and when.

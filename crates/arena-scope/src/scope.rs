@@ -4,15 +4,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
+use arena_core::for_scopes::{FrameId, Region};
 use arena_core::{
-    Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, Region, RowLayout, Stats,
-    Transient, View,
+    Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, RowLayout, Stats, Transient, View,
 };
 use bumpalo::Bump;
 use scopeguard::ScopeGuard;
 
 use crate::guard::Guard;
-use crate::reset::ScopeOptions;
+use crate::options::ScopeOptions;
 use crate::state::{State, WayBack};
 
 type Invariant<'x> = fn(&'x ()) -> &'x ();
@@ -75,7 +75,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Transient<'s, T, D>, Error> {
-        self.state.alloc(len, alignment, self.depth)
+        self.state.steps.transient(len, alignment, self.depth)
     }
 
     /// [`alloc`](Self::alloc) for somebody else, whose call is named.
@@ -84,9 +84,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         len: usize,
         call_site: &'static Location<'static>,
     ) -> Result<Transient<'s, T, D>, Error> {
-        let alignment = Alignment::DEFAULT;
-        let buffer = self.state.raw.transient_at(len, alignment, call_site);
-        self.state.count(buffer, alignment, self.depth)
+        self.state.steps.transient_at(len, Alignment::DEFAULT, self.depth, call_site)
     }
 
     /// [`alloc`](Self::alloc), filled with zero bytes in stream order.
@@ -96,8 +94,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// As for [`alloc`](Self::alloc), or the device's refusal of the fill.
     #[track_caller]
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
-        let alignment = Alignment::DEFAULT;
-        self.state.count(self.state.raw.transient_zeroed(len, alignment), alignment, self.depth)
+        self.state.steps.transient_zeroed(len, Alignment::DEFAULT, self.depth)
     }
 
     /// A buffer that holds `values`, copied in stream order. `values` may be changed as soon as the
@@ -108,8 +105,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// As for [`alloc`](Self::alloc), or the device's refusal of the copy.
     #[track_caller]
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Transient<'s, T, D>, Error> {
-        let alignment = Alignment::DEFAULT;
-        self.state.count(self.state.raw.transient_from(values, alignment), alignment, self.depth)
+        self.state.steps.transient_from(values, Alignment::DEFAULT, self.depth)
     }
 
     /// A 2-D buffer whose rows start aligned, with unspecified contents; its rows are reached by
@@ -134,8 +130,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// As for [`alloc`](Self::alloc).
     #[track_caller]
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
-        let made = self.state.raw.persistent(len, Alignment::DEFAULT);
-        made.map_err(|error| self.state.in_scope(error, self.depth))
+        self.state.steps.persistent(len, Alignment::DEFAULT, self.depth)
     }
 
     /// A persistent copy of a result, made on the device: the way out of a scope for a buffer.
@@ -145,8 +140,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
     #[track_caller]
     pub fn promote<T: Pod>(&self, result: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
-        let promoted = self.state.raw.persistent_copy(result, Alignment::DEFAULT);
-        promoted.map_err(|error| self.state.in_scope(error, self.depth))
+        self.state.steps.persistent_copy(result, Alignment::DEFAULT, self.depth)
     }
 
     // --- results ------------------------------------------------------------------------------
@@ -157,7 +151,6 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// The device's refusal of the copy, or an error that an earlier close left behind.
     pub fn read<T: Pod>(&self, result: View<'_, T, D>) -> Result<Vec<T>, Error> {
-        self.state.raw.take_deferred()?;
         result.to_vec()
     }
 
@@ -169,7 +162,6 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// [`ErrorKind::LengthMismatch`] when the buffer has not exactly one element; otherwise as for
     /// [`read`](Self::read).
     pub fn read_one<T: Pod>(&self, result: View<'_, T, D>) -> Result<T, Error> {
-        self.state.raw.take_deferred()?;
         let mut value = [T::zeroed()];
         result.read_into(&mut value)?;
         Ok(value[0])
@@ -246,7 +238,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         options: ScopeOptions,
         body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>) -> Result<R, E>,
     ) -> Result<R, E> {
-        run(self.state, self.depth, options, body)
+        run(self.state, self.state.open_inner(self.depth, options)?, body)
     }
 
     /// Opens a scope inside this one in the guard form, where a closure does not fit.
@@ -264,7 +256,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     ///
     /// As for [`enter`](Self::enter).
     pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
-        Guard::open(self.state, self.depth, options)
+        Ok(Guard::of(self.state, self.state.open_inner(self.depth, options)?))
     }
 
     // --- figures ------------------------------------------------------------------------------
@@ -278,7 +270,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// Where the arena stands.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.state.raw.stats()
+        self.state.steps.stats()
     }
 
     /// The device of the arena, for a backend that launches its own kernels on it.
@@ -288,7 +280,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     }
 
     pub(crate) fn region(&self) -> &'s Region<D> {
-        self.state.raw.region()
+        self.state.steps.region()
     }
 }
 
@@ -298,25 +290,15 @@ impl<D: Device> fmt::Debug for Scope<'_, '_, D> {
     }
 }
 
-/// Opens a scope, runs `body` in it, and closes it, whether the body returns or panics.
+/// Runs `body` in a scope that was opened just now, and closes it, whether the body returns or panics.
+#[inline]
 pub(crate) fn run<'outer, R, E: From<Error>, D: Device>(
     state: &'outer State<D>,
-    parent_depth: u32,
-    options: ScopeOptions,
+    frame: FrameId,
     body: impl for<'s> FnOnce(&mut Scope<'s, 'outer, D>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let depth = state.open(parent_depth, options)?;
-    let way_back = scopeguard::guard(WayBack { state, depth }, WayBack::close_quietly);
-    let result = body(&mut Scope::new(state, depth));
-    let closed = ScopeGuard::into_inner(way_back).close();
-    match (result, closed) {
-        (Err(error), closed) => {
-            // The body's error is the cause; a failure of closing waits for the next call.
-            if let Err(error) = closed {
-                state.raw.defer_error(error);
-            }
-            Err(error)
-        }
-        (Ok(value), closed) => closed.map(|()| value).map_err(E::from),
-    }
+    let way_back = scopeguard::guard(WayBack { state, frame }, WayBack::close_quietly);
+    let value = body(&mut Scope::new(state, frame.depth()))?; // The body's error is the cause.
+    ScopeGuard::into_inner(way_back).close()?;
+    Ok(value)
 }

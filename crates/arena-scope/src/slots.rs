@@ -1,6 +1,6 @@
 //! Input slots and results of an arena on CUDA.
 
-use arena_core::device::cuda::{InputSlots, ResultQueue};
+use arena_core::cuda::{InputSlots, ResultQueue};
 use arena_core::{Cuda, Error, Pod};
 
 use crate::arena::Arena;
@@ -13,7 +13,7 @@ impl Arena<Cuda> {
     ///
     /// As for [`InputSlots::new`].
     pub fn input_slots<T: Pod>(&self, count: usize, len: usize) -> Result<InputSlots<T>, Error> {
-        InputSlots::new(&self.state.raw, count, len)
+        InputSlots::new(&self.state.steps, count, len)
     }
 
     /// Room for `count` results of `len` elements on their way to the host: losses, read some steps
@@ -23,6 +23,6 @@ impl Arena<Cuda> {
     ///
     /// As for [`ResultQueue::new`].
     pub fn result_queue<T: Pod>(&self, count: usize, len: usize) -> Result<ResultQueue<T>, Error> {
-        ResultQueue::new(&self.state.raw, count, len)
+        ResultQueue::new(&self.state.steps, count, len)
     }
 }

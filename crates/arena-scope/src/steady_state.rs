@@ -2,18 +2,16 @@
 
 use std::fmt;
 
-use arena_core::{ByteSize, Event};
+use arena_core::{ByteSize, Event, StepSignature};
 
-use crate::signature::StepSignature;
+use crate::step_key::StepKey;
 
 /// The steps of one kind: root scopes with the same name and variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepKind {
-    /// The scopes' name.
-    pub name: &'static str,
-    /// The scopes' variant.
-    pub variant: u64,
+    /// The scopes' name and variant.
+    pub key: StepKey,
     /// Steps observed.
     pub steps: u64,
     /// The signature of the first of them.
@@ -32,10 +30,9 @@ pub struct StepKind {
 }
 
 impl StepKind {
-    pub(crate) const fn new(name: &'static str, variant: u64) -> Self {
+    pub(crate) const fn new(key: StepKey) -> Self {
         Self {
-            name,
-            variant,
+            key,
             steps: 0,
             signature: None,
             unstable_steps: 0,
@@ -75,7 +72,7 @@ impl StepKind {
 pub struct SteadyState {
     /// Each kind in the order of its first step.
     pub kinds: Vec<StepKind>,
-    /// The first step that did not repeat the first of its kind, and where.
+    /// The first step that did not repeat the first of its kind.
     pub divergence: Option<Divergence>,
 }
 
@@ -119,33 +116,39 @@ impl SteadyState {
             return Err(NotSteady::Addresses(divergence.clone()));
         }
         for kind in &self.kinds {
-            let StepKind { name, variant, .. } = *kind;
+            let key = kind.key;
             if kind.late_driver_allocations > 0 {
                 let allocations = kind.late_driver_allocations;
-                return Err(NotSteady::DriverAllocations { name, variant, allocations });
+                return Err(NotSteady::DriverAllocations { key, allocations });
             }
             if kind.late_kept_bytes > 0 {
                 let grown_bytes = kind.late_kept_bytes;
-                return Err(NotSteady::KeptGrows { name, variant, grown_bytes });
+                return Err(NotSteady::KeptGrows { key, grown_bytes });
             }
             if let Some(allocations @ 1..) = kind.heap_allocations_per_step {
-                return Err(NotSteady::HeapAllocations { name, variant, allocations });
+                return Err(NotSteady::HeapAllocations { key, allocations });
             }
         }
         Ok(())
     }
 }
 
-/// Where a step first differed from the first step of its kind.
+/// A step that differed from the first step of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Divergence {
-    /// The scopes' name.
-    pub name: &'static str,
-    /// The scopes' variant.
-    pub variant: u64,
+    /// The scopes' name and variant.
+    pub key: StepKey,
     /// The step, counted from 1 among those of its kind.
     pub step: u64,
+    /// Where it first differed, if the steps were recorded.
+    pub at: Option<DivergenceAt>,
+}
+
+/// Where a step first differed from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DivergenceAt {
     /// Requests before the one that differed.
     pub request: u64,
     /// What the first step did there; `None` if it had ended.
@@ -156,9 +159,18 @@ pub struct Divergence {
 
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, variant, step, request, expected, found } = self;
-        write!(f, "step {step} of `{name}` ({variant}), after {request} requests: ")?;
-        write!(f, "{}, where step 1 {}", Did(*found), Did(*expected))
+        let Self { key, step, at } = self;
+        match at {
+            Some(DivergenceAt { request, expected, found }) => {
+                write!(f, "step {step} of {key}, after {request} requests: ")?;
+                write!(f, "{}, where step 1 {}", Did(*found), Did(*expected))
+            }
+            None => write!(
+                f,
+                "step {step} of {key} has other addresses than step 1; record the steps \
+                 (`Arena::record`) to see from which request on"
+            ),
+        }
     }
 }
 
@@ -188,35 +200,29 @@ pub enum NotSteady {
     #[error("addresses changed: {0}")]
     Addresses(Divergence),
     /// The device was asked for memory after the first step.
-    #[error("`{name}` ({variant}): {allocations} driver allocations after its first step")]
+    #[error("{key}: {allocations} driver allocations after its first step")]
     DriverAllocations {
-        /// The scopes' name.
-        name: &'static str,
-        /// The scopes' variant.
-        variant: u64,
+        /// The scopes' name and variant.
+        key: StepKey,
         /// How many.
         allocations: u64,
     },
     /// The kept part grows: the loop makes persistent buffers and does not drop them.
     #[error(
-        "`{name}` ({variant}) makes persistent buffers in its steps: {} kept after the third",
+        "{key} makes persistent buffers in its steps: {} kept after the third",
         ByteSize::bytes_exact(*grown_bytes)
     )]
     KeptGrows {
-        /// The scopes' name.
-        name: &'static str,
-        /// The scopes' variant.
-        variant: u64,
+        /// The scopes' name and variant.
+        key: StepKey,
         /// By how many bytes.
         grown_bytes: u64,
     },
     /// A steady step allocated on the host's heap.
-    #[error("`{name}` ({variant}): {allocations} host heap allocations in a steady step")]
+    #[error("{key}: {allocations} host heap allocations in a steady step")]
     HeapAllocations {
-        /// The scopes' name.
-        name: &'static str,
-        /// The scopes' variant.
-        variant: u64,
+        /// The scopes' name and variant.
+        key: StepKey,
         /// The most in one step.
         allocations: u64,
     },

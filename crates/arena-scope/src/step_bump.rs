@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 
 use bumpalo::Bump;
@@ -14,36 +14,44 @@ use bumpalo::Bump;
 /// The bumps by depth.
 pub(crate) struct StepBumps {
     presized_bytes: usize,
-    #[expect(clippy::vec_box, reason = "a bump must stay where it is when the list grows")]
-    by_depth: RefCell<Vec<Box<UnsafeCell<Bump>>>>,
+    by_depth: RefCell<Vec<Box<StepBump>>>,
+}
+
+/// The bump of a depth. It stays where it is when the list grows.
+struct StepBump {
+    bump: UnsafeCell<Bump>,
+    /// The frame that it was reset for last; no frame has the number 0.
+    frame: Cell<u64>,
 }
 
 impl StepBumps {
-    /// No bump yet; each depth gets one of `presized_bytes` when it is first opened.
+    /// No bump yet; each depth gets one of `presized_bytes` when it is first asked for.
     pub(crate) fn new(presized_bytes: usize) -> Self {
         Self { presized_bytes, by_depth: RefCell::new(Vec::with_capacity(8)) }
     }
 
-    /// Makes the bump of a depth ready for a new scope: empty, with the room it had.
+    /// The bump of a depth, for the frame of this serial number: empty if the frame asks for the first
+    /// time, with the room it had.
     ///
     /// # Safety
     ///
-    /// Nothing that was allocated from this depth's bump is used again.
-    pub(crate) unsafe fn open(&self, depth: usize) {
+    /// `frame` is not 0, and nothing that another frame of this depth got is used again.
+    pub(crate) unsafe fn get(&self, depth: usize, frame: u64) -> &Bump {
         let mut by_depth = self.by_depth.borrow_mut();
         while by_depth.len() <= depth {
             // Presizing is a hint: a size that cannot be had must not stop the step.
             let bump = Bump::try_with_capacity(self.presized_bytes).unwrap_or_default();
-            by_depth.push(Box::new(UnsafeCell::new(bump)));
+            by_depth.push(Box::new(StepBump { bump: bump.into(), frame: Cell::new(0) }));
         }
-        by_depth[depth].get_mut().reset();
-    }
-
-    /// The bump of a depth that was opened.
-    pub(crate) fn get(&self, depth: usize) -> &Bump {
-        let bump: *const Bump = self.by_depth.borrow()[depth].get();
-        // SAFETY: the box is never dropped or replaced while `self` lives, and it is borrowed
-        // mutably only in `open`, whose caller says that no such reference is used any more.
+        let StepBump { bump, frame: of } = &*by_depth[depth];
+        let bump = bump.get();
+        if of.replace(frame) != frame {
+            // SAFETY: references to it were given to other frames of this depth alone, and the caller says
+            // that they are not used again.
+            unsafe { (*bump).reset() };
+        }
+        // SAFETY: the box is never dropped or replaced while `self` lives, and it is borrowed mutably only
+        // above, for another frame.
         unsafe { &*bump }
     }
 }

@@ -15,6 +15,5 @@ mod view;
 
 pub use persistent::Persistent;
 pub use transient::Transient;
-pub(crate) use transient::{MAX_ELEMENTS, MAX_SLOT, NO_SLOT, slot_of};
 pub(crate) use used_on::UNTIL_THE_ROOT_CLOSES;
 pub use view::{View, ViewMut};

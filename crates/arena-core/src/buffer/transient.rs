@@ -7,20 +7,9 @@ use bytemuck::Pod;
 
 use super::{View, ViewMut};
 use crate::device::{Device, Host, HostVisible};
-use crate::raw_arena::RawArena;
+use crate::packed::{NO_SLOT, len_of, pack, slot_of};
 use crate::region::Region;
-
-/// The slot of a buffer that no plan placed.
-pub(crate) const NO_SLOT: u32 = 0;
-
-/// Bits of a length: the slot is kept above them, so that a plan makes no handle larger.
-const LEN_BITS: u32 = 44;
-
-/// The most elements of one transient buffer.
-pub(crate) const MAX_ELEMENTS: u64 = (1 << LEN_BITS) - 1;
-
-/// The largest slot number, counted from 1.
-pub(crate) const MAX_SLOT: u32 = u32::MAX >> (LEN_BITS - 32);
+use crate::steps::Steps;
 
 /// A buffer above the mark, alive for `'s`: until its scope closes.
 ///
@@ -49,9 +38,9 @@ pub(crate) const MAX_SLOT: u32 = u32::MAX >> (LEN_BITS - 32);
 /// `len` is at most 2⁴⁴ - 1.
 pub struct Transient<'s, T, D: Device = Host> {
     address: u64,
-    /// The length, and above its [`LEN_BITS`] the slot of a plan or [`NO_SLOT`].
-    len_and_slot: u64,
-    arena: &'s RawArena<D>,
+    /// The length, and the slot of a plan or [`NO_SLOT`].
+    packed: u64,
+    steps: &'s Steps<D>,
     elements: PhantomData<T>,
 }
 
@@ -63,23 +52,23 @@ unsafe impl<T: Sync, D: Device> Sync for Transient<'_, T, D> {}
 impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     /// # Safety
     ///
-    /// The invariants of [`Transient`], by number; `len` is at most [`MAX_ELEMENTS`].
+    /// The invariants of [`Transient`], by number; `len` is at most
+    /// [`MAX_ELEMENTS`](crate::packed::MAX_ELEMENTS).
     #[inline]
-    pub(crate) unsafe fn new(address: u64, len: usize, arena: &'s RawArena<D>, slot: u32) -> Self {
-        let len_and_slot = len as u64 | u64::from(slot) << LEN_BITS;
-        Self { address, len_and_slot, arena, elements: PhantomData }
+    pub(crate) unsafe fn new(address: u64, len: usize, steps: &'s Steps<D>, slot: u32) -> Self {
+        Self { address, packed: pack(len, slot), steps, elements: PhantomData }
     }
 
     /// Its slot, if a plan placed it.
     pub(crate) fn slot(&self) -> Option<u32> {
-        Some(slot_of(self.len_and_slot)).filter(|&slot| slot != NO_SLOT)
+        Some(slot_of(self.packed)).filter(|&slot| slot != NO_SLOT)
     }
 
     /// Elements.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        len_of(self.len_and_slot)
+        len_of(self.packed)
     }
 
     /// Whether there is no element.
@@ -108,21 +97,21 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
         if self.is_empty() {
-            self.arena.offset_of(self.address)
+            self.steps.offset_of(self.address)
         } else {
-            self.arena.offset_of_buffer(self.address)
+            self.steps.offset_of_buffer(self.address)
         }
     }
 
     pub(crate) fn region(&self) -> &Region<D> {
-        self.arena.region()
+        self.steps.region()
     }
 
     /// Shared access. A view keeps its buffer alive.
     #[must_use]
     pub fn view(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
-        unsafe { View::new(self.address, self.len(), self.arena.region()) }
+        unsafe { View::new(self.address, self.len(), self.steps.region()) }
     }
 
     /// Exclusive access.
@@ -130,7 +119,7 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its
         // bytes for `'s`.
-        unsafe { ViewMut::new(self.address, self.len(), self.arena.region()) }
+        unsafe { ViewMut::new(self.address, self.len(), self.steps.region()) }
     }
 }
 
@@ -153,7 +142,7 @@ impl<T, D: Device> Drop for Transient<'_, T, D> {
     fn drop(&mut self) {
         // Without a byte it has no place that could come free: its offset may be another's.
         if size_of::<T>() > 0 {
-            self.arena.note_drop(self.address, self.len_and_slot);
+            self.steps.note_drop(self.address, self.packed);
         }
     }
 }
@@ -161,16 +150,7 @@ impl<T, D: Device> Drop for Transient<'_, T, D> {
 impl<T, D: Device> fmt::Debug for Transient<'_, T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let element = std::any::type_name::<T>();
-        let len = len_of(self.len_and_slot);
+        let len = len_of(self.packed);
         write!(f, "Transient<{element}; {len}>@{:#x}", self.address)
     }
-}
-
-/// The slot number above a length: fewer than 32 bits are left.
-pub(crate) const fn slot_of(len_and_slot: u64) -> u32 {
-    (len_and_slot >> LEN_BITS) as u32
-}
-
-const fn len_of(len_and_slot: u64) -> usize {
-    (len_and_slot & MAX_ELEMENTS) as usize
 }

@@ -167,7 +167,8 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`] when the device refuses the copy.
+    /// [`ErrorKind::Device`] when the device refuses the copy, or an error that an earlier close left
+    /// behind.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut host = vec![T::zeroed(); self.len];
         self.read_into(&mut host)?;
@@ -179,9 +180,10 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
-    /// refuses the copy.
+    /// refuses the copy; or an error that an earlier close left behind.
     pub fn read_into(&self, host: &mut [T]) -> Result<(), Error> {
         same_len(host.len(), self.len)?;
+        self.region.check()?;
         if self.len_bytes() > 0 {
             let bytes = bytemuck::cast_slice_mut(host);
             // SAFETY: by invariant 2 the range lies in the region, and has as many bytes as the

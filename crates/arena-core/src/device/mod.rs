@@ -63,6 +63,9 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// Whether the device only measures: it has no memory, so arithmetic on it is skipped.
     const MEASURES_ONLY: bool = false;
 
+    /// Whether it [captures](Captures) graphs: steps on it are observed, so that one can be seen to repeat.
+    const CAPTURES: bool = false;
+
     /// Its name, for messages.
     fn name(&self) -> String;
 

@@ -7,9 +7,9 @@
 #[cfg(not(feature = "_cuda"))]
 mod disabled;
 #[cfg(feature = "_cuda")]
-mod enabled;
+pub(crate) mod enabled;
 
 #[cfg(not(feature = "_cuda"))]
 pub use disabled::Cuda;
 #[cfg(feature = "_cuda")]
-pub use enabled::{Blas, Cuda, Event, Graph, InputSlots, ResultQueue};
+pub use enabled::{Cuda, Event, Graph};

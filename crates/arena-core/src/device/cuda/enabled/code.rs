@@ -9,7 +9,7 @@ use crate::error::{DeviceError, DeviceErrorKind};
 
 /// A call that was refused, before anybody knows for which device.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// By the driver.
     Driver { call: &'static str, code: CUresult },
     /// By this crate, because a graph is captured.
@@ -17,7 +17,7 @@ pub(super) enum Failure {
 }
 
 /// The outcome of a driver call.
-pub(super) fn done(call: &'static str, code: CUresult) -> Result<(), Failure> {
+pub(crate) fn done(call: &'static str, code: CUresult) -> Result<(), Failure> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
         code => Err(Failure::Driver { call, code }),
@@ -31,12 +31,12 @@ fn is_final(code: CUresult) -> bool {
 }
 
 impl Failure {
-    pub(super) fn is_out_of_memory(self) -> bool {
+    pub(crate) fn is_out_of_memory(self) -> bool {
         matches!(self, Self::Driver { code: CUresult::CUDA_ERROR_OUT_OF_MEMORY, .. })
     }
 
     /// The error, on the device of that name.
-    pub(super) fn on(self, device: &str) -> DeviceError {
+    pub(crate) fn on(self, device: &str) -> DeviceError {
         let device = device.to_owned();
         match self {
             Self::InCapture { call } => DeviceError {

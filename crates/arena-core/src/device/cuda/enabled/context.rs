@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, sys};
 use super::code::{Failure, done};
 
 /// Runs `body` with `context` current. A thread without a current context keeps this one.
-pub(super) fn with_current<R>(
+pub(crate) fn with_current<R>(
     context: &CudaContext,
     body: impl FnOnce() -> Result<R, Failure>,
 ) -> Result<R, Failure> {
@@ -42,7 +42,7 @@ fn make_current(context: sys::CUcontext) -> Result<(), Failure> {
 /// Puts the context that was current at [`remember`](Self::remember) back when it is dropped: cudarc's
 /// own calls leave theirs.
 #[derive(Debug)]
-pub(super) struct Restore(sys::CUcontext);
+pub(crate) struct Restore(sys::CUcontext);
 
 // SAFETY: the handle is only compared and passed to the driver, which takes it on any thread.
 unsafe impl Send for Restore {}
@@ -52,12 +52,12 @@ unsafe impl Sync for Restore {}
 
 impl Restore {
     /// Nothing to put back.
-    pub(super) const fn nothing() -> Self {
+    pub(crate) const fn nothing() -> Self {
         Self(ptr::null_mut())
     }
 
     /// What is current now is put back later.
-    pub(super) fn remember() -> Self {
+    pub(crate) fn remember() -> Self {
         current().map_or(Self::nothing(), Self)
     }
 }

@@ -144,7 +144,7 @@ impl Cuda {
     }
 
     /// The owner of a stream that this device made.
-    pub(super) fn find_stream(&self, stream: &CudaStream) -> Option<Arc<CudaStream>> {
+    pub(crate) fn find_stream(&self, stream: &CudaStream) -> Option<Arc<CudaStream>> {
         let streams = self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         streams.iter().find(|known| ptr::eq(known.as_ptr(), stream)).and_then(Weak::upgrade)
     }
@@ -160,7 +160,7 @@ impl Cuda {
     }
 
     /// Runs driver calls with the device current, unless it is lost.
-    pub(super) fn call<R>(
+    pub(crate) fn call<R>(
         &self,
         body: impl FnOnce() -> Result<R, Failure>,
     ) -> Result<R, DeviceError> {
@@ -168,7 +168,7 @@ impl Cuda {
         self.call_even_if_lost(body)
     }
 
-    pub(super) fn call_even_if_lost<R>(
+    pub(crate) fn call_even_if_lost<R>(
         &self,
         body: impl FnOnce() -> Result<R, Failure>,
     ) -> Result<R, DeviceError> {
@@ -183,7 +183,7 @@ impl Cuda {
 
     /// Refuses `call` while a graph is captured on the arena's stream: the driver would refuse it too,
     /// and throw the capture away.
-    pub(super) fn not_in_capture(&self, call: &'static str) -> Result<(), Failure> {
+    pub(crate) fn not_in_capture(&self, call: &'static str) -> Result<(), Failure> {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, and the status goes into a live variable.
         let code = unsafe { sys::cuStreamIsCapturing(self.stream.cu_stream(), &raw mut status) };
@@ -196,7 +196,7 @@ impl Cuda {
 
     /// Makes a stream, of this context or another one, wait for what is queued on the arena's stream;
     /// on the host if the device cannot.
-    pub(super) fn order_before(&self, stream: &CudaStream) -> Result<(), DeviceError> {
+    pub(crate) fn order_before(&self, stream: &CudaStream) -> Result<(), DeviceError> {
         let on_the_device = self.call(|| {
             let event = Event::new(self.context())?;
             record(&event, &self.stream)?;
@@ -217,7 +217,7 @@ fn is_per_thread(stream: &CudaStream) -> bool {
     stream.cu_stream().addr() == 2
 }
 
-pub(super) fn memory_info() -> Result<(u64, u64), Failure> {
+pub(crate) fn memory_info() -> Result<(u64, u64), Failure> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both numbers go into live variables.
     done("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
@@ -265,6 +265,8 @@ unsafe impl Device for Cuda {
     type Memory = ();
     type Stream = Arc<CudaStream>;
     type Event = Event;
+
+    const CAPTURES: bool = true;
 
     fn name(&self) -> String {
         self.name.clone()

@@ -23,7 +23,7 @@ unsafe impl Sync for Event {}
 
 impl Event {
     /// An event that keeps no time, which is the cheaper kind. The context is current.
-    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, Failure> {
+    pub(crate) fn new(context: &Arc<CudaContext>) -> Result<Self, Failure> {
         let mut handle = ptr::null_mut();
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the handle goes into a live variable.
@@ -31,7 +31,7 @@ impl Event {
         Ok(Self { handle, context: Arc::clone(context) })
     }
 
-    pub(super) fn handle(&self) -> sys::CUevent {
+    pub(crate) fn handle(&self) -> sys::CUevent {
         self.handle
     }
 }

@@ -13,7 +13,7 @@ use super::context::with_current;
 /// `len` initialised elements of page-locked memory. The owner sees to it that no queued copy uses them
 /// when a slice is made or they are dropped.
 #[derive(Debug)]
-pub(super) struct Pinned<T> {
+pub(crate) struct Pinned<T> {
     start: NonNull<T>,
     len: usize,
     context: Arc<CudaContext>,
@@ -27,7 +27,7 @@ unsafe impl<T: Sync> Sync for Pinned<T> {}
 
 impl<T: Pod> Pinned<T> {
     /// Zeroed memory. The context is current.
-    pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, Failure> {
         let context = Arc::clone(context);
         let Some(bytes) = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes > 0) else {
             return Ok(Self { start: NonNull::dangling(), len: 0, context });
@@ -42,18 +42,18 @@ impl<T: Pod> Pinned<T> {
         Ok(Self { start, len, context })
     }
 
-    pub(super) fn start(&self) -> *mut T {
+    pub(crate) fn start(&self) -> *mut T {
         self.start.as_ptr()
     }
 
-    pub(super) fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
     /// # Safety
     ///
     /// No copy that writes the memory is queued.
-    pub(super) unsafe fn as_slice(&self) -> &[T] {
+    pub(crate) unsafe fn as_slice(&self) -> &[T] {
         // SAFETY: `len` initialised elements of this owner, which nothing writes, as the caller says.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
@@ -61,7 +61,7 @@ impl<T: Pod> Pinned<T> {
     /// # Safety
     ///
     /// No copy that reads or writes the memory is queued.
-    pub(super) unsafe fn as_mut_slice(&mut self) -> &mut [T] {
+    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: `len` initialised elements of this owner, borrowed mutably, which nothing else uses,
         // as the caller says.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::{CudaStream, sys};
 
-use super::Cuda;
-use super::code::done;
-use super::event::Event;
 use super::transfer::Transfer;
 use crate::buffer::{Persistent, View};
 use crate::bytes::Alignment;
+use crate::device::Cuda;
 use crate::device::Device;
+use crate::device::cuda::enabled::code::done;
+use crate::device::cuda::enabled::event::Event;
 use crate::error::{Error, ErrorKind};
-use crate::raw_arena::RawArena;
 use crate::region::Region;
+use crate::steps::Steps;
 
 /// A depth that no scope has.
 const FORGET_NONE: u32 = u32::MAX;
@@ -54,15 +54,15 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InUse`] for no slot at all; as for [`RawArena::persistent`]; or the driver's refusal.
-    pub fn new(arena: &RawArena<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
+    /// [`ErrorKind::InUse`] for no slot at all; as for [`RawArena::persistent`](crate::RawArena::persistent); or the driver's refusal.
+    pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
         if count == 0 {
             return Err(ErrorKind::InUse { what: "each of no slots" }.into());
         }
-        let region = arena.region_arc();
+        let region = steps.region_arc();
         let stream = region.device().new_stream()?;
         let slots = (0..count).map(|_| {
-            let buffer = arena.persistent(len, Alignment::DEFAULT)?;
+            let buffer = steps.persistent(len, Alignment::DEFAULT, 0)?;
             let transfer = Transfer::new(&region, len)?;
             let read = region.device().new_event()?;
             Ok(Slot { transfer, buffer, read, is_read_recorded: false })
@@ -206,8 +206,8 @@ impl<T: Pod> ResultQueue<T> {
     /// # Errors
     ///
     /// The driver's refusal.
-    pub fn new(arena: &RawArena<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
-        let region = arena.region_arc();
+    pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
+        let region = steps.region_arc();
         let free = (0..count).map(|_| Transfer::new(&region, len)).collect::<Result<_, _>>()?;
         Ok(Self { free, queued: VecDeque::with_capacity(count), region, len })
     }

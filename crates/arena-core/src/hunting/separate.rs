@@ -9,13 +9,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::{Checkpoint, POISON_BYTE, RawArena};
 use crate::bytes::Alignment;
 use crate::device::{Device, Obtained};
 use crate::error::{Error, GuardZone};
 use crate::layout::{Span, align_down, align_up};
-use crate::placement::{Placement, Shuffled};
+use crate::placement::Placement;
 use crate::region::{Region, check_range};
+
+use super::Shuffled;
 
 /// Bytes of the zone before a buffer, and of the one behind it.
 const GUARD_BYTES: u64 = 256;
@@ -24,7 +25,7 @@ const GUARD_BYTES: u64 = 256;
 const GUARD_BYTE: u8 = 0xa5;
 
 /// The buffers that are alive, in the order of their requests, and so of their offsets.
-pub(super) struct Separate<D: Device> {
+pub(crate) struct Separate<D: Device> {
     guard_bytes: u64,
     region: Arc<Region<D>>,
     /// With its bytes; only when shuffled.
@@ -55,7 +56,7 @@ impl<D: Device> Separate<D> {
     /// could be overrun, so there every placement is the bump.
     ///
     /// The device may refuse the shadow.
-    pub(super) fn of(
+    pub(crate) fn of(
         placement: Placement,
         region: &Arc<Region<D>>,
     ) -> Result<Option<Box<Self>>, Error> {
@@ -81,7 +82,12 @@ impl<D: Device> Separate<D> {
     }
 
     /// A place for the request that has these offsets, filled with `contents`; its address.
-    fn place(&self, span: Span, alignment: Alignment, contents: u8) -> Result<u64, Error> {
+    pub(crate) fn place(
+        &self,
+        span: Span,
+        alignment: Alignment,
+        contents: u8,
+    ) -> Result<u64, Error> {
         let mut table = self.lock();
         let (bytes, offset_bytes) = (span.len_bytes(), span.start_bytes);
         let (memory, address) = match &mut table.places {
@@ -166,7 +172,7 @@ impl<D: Device> Separate<D> {
     /// # Safety
     ///
     /// None of them is used again.
-    pub(super) unsafe fn fill(&self, span: Span, value: u8) -> Result<(), Error> {
+    pub(crate) unsafe fn fill(&self, span: Span, value: u8) -> Result<(), Error> {
         let table = self.lock();
         let inside = (table.buffers.iter())
             .filter(|alone| (span.start_bytes..span.end_bytes).contains(&alone.offset_bytes));
@@ -183,20 +189,36 @@ impl<D: Device> Separate<D> {
     /// # Safety
     ///
     /// None of them is used again, and the arena's stream waits for every other stream that used them.
-    unsafe fn release_from(&self, offset_bytes: u64) -> Result<(), Error> {
+    pub(crate) unsafe fn release_from(&self, offset_bytes: u64) -> Result<(), Error> {
         if self.region.fences().is_lost() {
             return Ok(()); // Some stream may still be writing; the arena's end tries again.
         }
         let Table { buffers, places, .. } = &mut *self.lock();
         let first = buffers.partition_point(|alone| alone.offset_bytes < offset_bytes);
-        let mut outcome = Ok(());
-        for alone in buffers.drain(first..) {
-            let checked = self.check(&alone);
+        let checked = buffers[first..].iter().map(|alone| self.check(alone));
+        let mut outcome = checked.fold(Ok(()), Result::and);
+        // One at a time: should the device panic, those that are left are released with a later call.
+        while buffers.len() > first
+            && let Some(alone) = buffers.pop()
+        {
             // SAFETY: the caller's promise.
-            let released = unsafe { self.release(alone, places) };
-            outcome = outcome.and(checked).and(released);
+            outcome = outcome.and(unsafe { self.release(alone, places) });
         }
         outcome
+    }
+
+    /// Releases the buffer of the request made last, if it is the one of this address: as if it had not
+    /// been made.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is not used again, and no other stream has used it.
+    pub(crate) unsafe fn take_back(&self, address: u64) -> Result<(), Error> {
+        let Table { buffers, places, requests } = &mut *self.lock();
+        let Some(alone) = buffers.pop_if(|alone| alone.address == address) else { return Ok(()) };
+        *requests -= 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.release(alone, places) }
     }
 
     /// That nobody wrote into a buffer's guard zones.
@@ -222,17 +244,17 @@ impl<D: Device> Separate<D> {
         Ok(())
     }
 
-    fn offset_of(&self, address: u64) -> Option<u64> {
+    pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
         let table = self.lock();
         let alone = table.buffers.iter().rev().find(|alone| alone.address == address)?;
         Some(alone.offset_bytes)
     }
 
-    pub(super) fn restart_count(&self) {
+    pub(crate) fn restart_count(&self) {
         self.lock().requests = 0;
     }
 
-    fn count_request(&self) {
+    pub(crate) fn count_request(&self) {
         self.lock().requests += 1;
     }
 }
@@ -264,72 +286,5 @@ impl<D: Device> Drop for Separate<D> {
             // stream was made to wait for the others just now.
             let _ = unsafe { self.region.device().release(memory, obtained_bytes) };
         }
-    }
-}
-
-impl<D: Device> RawArena<D> {
-    /// The address and the offset of a request that is placed outside the zones.
-    pub(super) fn place_alone(
-        &self,
-        separate: &Separate<D>,
-        bytes: u64,
-        alignment: Alignment,
-    ) -> Result<(u64, u64), Error> {
-        let before = self.checkpoint();
-        let span = self.zones.bump_checked(bytes, alignment)?;
-        let contents = if self.poisoned_to.get().is_some() { POISON_BYTE } else { 0 };
-        let address = if span.is_empty() {
-            self.address_of(span)
-        } else {
-            separate
-                .place(span, alignment, contents)
-                .inspect_err(|_| self.zones.take_back(before.cursor_bytes))?
-        };
-        separate.count_request();
-        Ok((address, span.start_bytes))
-    }
-
-    /// Under a placement in separate allocations: checks the guard zones of the buffers made since
-    /// `checkpoint`, and releases their memory. Otherwise it does nothing. A [`rewind`](Self::rewind)
-    /// does the same, and keeps the error for the next fallible call.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::GuardZone`](crate::ErrorKind::GuardZone) for the first buffer with damage, or the
-    /// device's refusal to read or to release. Every buffer is released all the same.
-    ///
-    /// # Safety
-    ///
-    /// As for [`rewind`](Self::rewind); and every other stream that used them was joined.
-    #[inline]
-    pub unsafe fn release_since(&self, checkpoint: Checkpoint) -> Result<(), Error> {
-        match &self.separate {
-            None => Ok(()),
-            // SAFETY: the caller's promise.
-            Some(separate) => unsafe { separate.release_from(checkpoint.cursor_bytes) },
-        }
-    }
-
-    /// As [`release_since`](Self::release_since), where no error can be returned.
-    pub(super) fn release_quietly(&self, checkpoint: Checkpoint) {
-        // SAFETY: the callers put the cursor back to the checkpoint, for which they need as much.
-        if let Err(error) = unsafe { self.release_since(checkpoint) } {
-            self.defer_error(error);
-        }
-    }
-
-    /// Takes the request made last back, of which `before` is the cursor: as if it had not been made.
-    pub(super) fn take_back_alone(&self, before: Checkpoint) {
-        if let Some(separate) = &self.separate {
-            self.release_quietly(before);
-            separate.lock().requests -= 1;
-        }
-    }
-
-    /// Where a buffer that is not empty lies by the zones: its address alone does not tell if it is an
-    /// allocation of its own.
-    pub(crate) fn offset_of_buffer(&self, address: u64) -> u64 {
-        let alone = self.separate.as_ref().and_then(|separate| separate.offset_of(address));
-        alone.unwrap_or_else(|| self.offset_of(address))
     }
 }

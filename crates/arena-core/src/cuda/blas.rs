@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cudarc::cublas::{result, sys as blas};
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::Cuda;
-use super::code::Failure;
-use super::context::with_current;
-use super::device::memory_info;
 use crate::buffer::Persistent;
+use crate::device::Cuda;
+use crate::device::cuda::enabled::code::Failure;
+use crate::device::cuda::enabled::context::with_current;
+use crate::device::cuda::enabled::device::memory_info;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 
 /// What a workspace has to be aligned to, in bytes.

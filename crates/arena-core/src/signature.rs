@@ -1,16 +1,19 @@
 //! The step signature: equal signature, equal addresses.
 
+#![forbid(unsafe_code)]
+
 use std::cell::Cell;
 use std::fmt;
 
-use arena_core::{Alignment, ScopeFacts};
+use crate::bytes::Alignment;
 
 /// A hash over the (offset, size, alignment, depth) of a root scope's requests, in order, and the plan
-/// that it follows.
+/// that it follows. Empty requests do not count: they have no byte.
 ///
 /// Offsets count from the region's base, so inside one arena two steps with equal signatures got
-/// equal addresses, up to a collision of 64 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// equal addresses, up to a collision of 64 bits. A step has a signature if it was observed, recorded,
+/// planned or captured; a plain bump step has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StepSignature(u64);
 
 impl StepSignature {
@@ -24,26 +27,6 @@ impl StepSignature {
 impl fmt::Display for StepSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
-    }
-}
-
-/// The alignment and the depth of a request in one word.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Tag(u64);
-
-impl Tag {
-    /// Both reach above any offset, and the alignment below as well: for a scope and an alignment known
-    /// to the compiler this is a constant.
-    #[inline]
-    pub(crate) const fn new(alignment: Alignment, depth: u32) -> Self {
-        let low_bits = alignment.low_bits();
-        Self(low_bits ^ low_bits.rotate_left(41) ^ (depth as u64).rotate_left(40))
-    }
-
-    /// The depth, from the alignment.
-    #[expect(clippy::cast_possible_truncation, reason = "the rest is zero")]
-    pub(crate) const fn depth(self, alignment: Alignment) -> u32 {
-        (self.0 ^ Self::new(alignment, 0).0).rotate_right(40) as u32
     }
 }
 
@@ -75,8 +58,11 @@ impl Running {
     /// subtraction matters: the hash is then loaded into a register of its own, and processors
     /// hand a stored value on to such a load without delay, but not to one inside an addition.
     #[inline]
-    pub(crate) fn add(&self, offset_bytes: u64, bytes: u64, tag: Tag) {
-        let place = offset_bytes ^ tag.0;
+    pub(crate) fn add(&self, offset_bytes: u64, bytes: u64, alignment: Alignment, depth: u32) {
+        // Alignment and depth reach above any offset, and the alignment below as well.
+        let low_bits = alignment.low_bits();
+        let tag = low_bits ^ low_bits.rotate_left(41) ^ u64::from(depth).rotate_left(40);
+        let place = offset_bytes ^ tag;
         let factor = bytes.wrapping_mul(2).wrapping_add(Self::FACTOR);
         self.hash.set(self.hash.get().wrapping_sub(place).wrapping_mul(factor));
         self.requests.set(self.requests.get() + 1);
@@ -96,8 +82,26 @@ impl Running {
         StepSignature(self.hash.get())
     }
 
-    pub(crate) fn facts(&self, name: &'static str, depth: u32, resets: u64) -> ScopeFacts {
-        ScopeFacts::new(name, depth, self.requests.get(), self.largest_bytes.get(), resets)
+    /// All of it, to go back to with [`restore`](Self::restore).
+    pub(crate) fn snapshot(&self) -> [u64; 3] {
+        [self.hash.get(), self.requests.get(), self.largest_bytes.get()]
+    }
+
+    /// Goes back to a snapshot of the same step.
+    pub(crate) fn restore(&self, [hash, requests, largest_bytes]: [u64; 3]) {
+        self.hash.set(hash);
+        self.requests.set(requests);
+        self.largest_bytes.set(largest_bytes);
+    }
+
+    /// Requests since the step began.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    /// The largest of them, in bytes.
+    pub(crate) fn largest_bytes(&self) -> u64 {
+        self.largest_bytes.get()
     }
 }
 
@@ -114,7 +118,7 @@ mod tests {
         let running = Running::default();
         running.restart(0);
         for &(offset, bytes, alignment, depth) in requests {
-            running.add(offset, bytes, Tag::new(Alignment::new(alignment).unwrap(), depth));
+            running.add(offset, bytes, Alignment::new(alignment).unwrap(), depth);
         }
         running.finish()
     }

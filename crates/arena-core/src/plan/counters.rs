@@ -306,13 +306,6 @@ impl Counters {
         Some((self.advance(), slot.offset_bytes))
     }
 
-    /// Gives nothing more out in this step.
-    pub(super) fn stop(&self) {
-        let rest = self.table.len() - self.next.get();
-        self.note(|deviations| deviations.missing += rest as u64);
-        self.pass_over(rest);
-    }
-
     /// The slot that was given out last was not used after all: it is the next one again. Whether it
     /// was the last.
     pub(super) fn take_back(&self, slot: u32) -> bool {
@@ -321,6 +314,15 @@ impl Counters {
             let number = self.next.get() - 1;
             self.table.states[number].rearm(0);
             self.next.set(number);
+        }
+        is_last
+    }
+
+    /// The same in a step that repeats another, whose counts know nothing of the slot yet.
+    pub(super) fn step_back(&self, slot: u32) -> bool {
+        let is_last = self.next.get() == slot as usize;
+        if is_last {
+            self.next.set(self.next.get() - 1);
         }
         is_last
     }

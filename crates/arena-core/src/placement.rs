@@ -1,5 +1,7 @@
 //! Which placement an arena was built with.
 
+#![forbid(unsafe_code)]
+
 /// Where transient buffers lie. Chosen when an arena is built; a right program gives the same results
 /// under each, and the figures, signatures and capacity errors are the same too.
 ///

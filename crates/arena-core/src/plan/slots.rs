@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::buffer::MAX_SLOT;
 use crate::bytes::{Alignment, MAX_BYTES};
+use crate::packed::MAX_SLOT;
 
 /// Where a plan puts one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,9 +79,27 @@ pub(super) struct Slot {
     pub(super) bytes: u64,
     /// Former occupants of its bytes: each must have been freed before it can be given out.
     pub(super) needed: u32,
-    /// The replay's: in the step that others are compared with, so many drops and scopes come before its
-    /// request.
-    pub(super) events_before: u32,
+    /// The replay's: when its request comes in the step that others are compared with.
+    pub(super) moment: Moment,
+}
+
+/// When a request comes in a step, which is how many drops and scopes come before it, and its alignment:
+/// in one word, which is compared as a whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Moment(u32);
+
+impl Moment {
+    /// Bits of the number of events. A step has at most 2²⁰ drops, and a script room for 2¹⁰ scopes.
+    const EVENT_BITS: u32 = 26;
+
+    #[inline]
+    pub(super) const fn new(events: u32, alignment: Alignment) -> Self {
+        Self(events | alignment.log2() << Self::EVENT_BITS)
+    }
+
+    pub(super) const fn alignment(self) -> Alignment {
+        Alignment::from_log2(self.0 >> Self::EVENT_BITS)
+    }
 }
 
 /// What a drop looks at.
@@ -193,7 +211,7 @@ impl SlotTable {
             offset_bytes,
             bytes,
             needed: 0,
-            events_before: 0,
+            moment: Moment::default(),
         };
         let mut slots: Box<[Slot]> = planned.iter().map(alone).collect();
         let nobody = |slot: u32| count + slot % NOBODIES;

@@ -4,13 +4,15 @@
 //! free now. So it needs no counts, only to be compared, and is read from front to back.
 //!
 //! Requests are in the plan's order. The other events are kept in a list of their own: each says how many
-//! requests come before it, and each slot how many of them come before its request. Two positions that
+//! requests come before it, and each slot how many events come before its request. Two positions that
 //! wait for each other would make a processor wait for each event in turn; so they move apart.
 
 use std::cell::{Cell, RefCell};
 use std::mem;
 
-use super::slots::Slot;
+use super::slots::{Moment, Slot};
+use crate::bytes::Alignment;
+use crate::signature::StepSignature;
 
 /// A drop or a scope, and how many requests come before it: in one word, which is compared as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,67 +61,64 @@ impl Event {
 }
 
 /// A step to compare others with, and perhaps the next such step while it is being recorded.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Script {
-    /// Its drops and scopes.
+    /// Its drops and scopes; none if there is no such step.
     events: Vec<Event>,
-    /// How many of them the step has repeated, or [`LEFT`] once it has not gone on as the script does.
+    signature: StepSignature,
+    /// How many of them a step has repeated that repeats the script.
     at: Cell<u32>,
     record: RefCell<Record>,
     recording: Cell<bool>,
     /// The step that was recorded can take the script's place.
     is_ready: Cell<bool>,
-    /// Steps in a row that left the script.
-    left_in_a_row: Cell<u32>,
+    /// Counted steps in a row.
+    counted_in_a_row: Cell<u32>,
 }
 
 /// A step that is being recorded.
 #[derive(Debug, Default)]
 struct Record {
     events: Vec<Event>,
-    /// For each request, how many events came before it.
-    events_before: Vec<u32>,
+    /// For each request, when it came.
+    moments: Vec<Moment>,
+    signature: StepSignature,
 }
-
-/// No script is as long.
-const LEFT: u32 = u32::MAX;
 
 /// Scopes of a step for which there is room in a record, beside its drops. A step that opens more is
 /// never recorded, for it must not allocate.
 const SCOPES: usize = 512;
 
-impl Default for Script {
-    /// None, and no room for one.
-    fn default() -> Self {
-        Self {
-            events: Vec::new(),
-            at: Cell::new(LEFT),
-            record: RefCell::default(),
-            recording: Cell::default(),
-            is_ready: Cell::default(),
-            left_in_a_row: Cell::default(),
-        }
-    }
-}
-
 impl Script {
     /// None yet, with room for a step of so many slots.
     pub(super) fn new(slots: usize) -> Self {
         let room = || Vec::with_capacity(slots + 2 * SCOPES);
-        let record = Record { events: room(), events_before: Vec::with_capacity(slots) };
+        let moments = Vec::with_capacity(slots);
+        let record = Record { events: room(), moments, ..Record::default() };
         Self { events: room(), record: RefCell::new(record), ..Self::default() }
     }
 
+    /// Whether there is no step to compare with.
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The signature of a step that repeats it.
+    pub(super) fn signature(&self) -> StepSignature {
+        self.signature
+    }
+
     /// Between two steps: a recorded step takes the script's place if there is none, or if steps have
-    /// left it twice in a row.
+    /// differed from it twice in a row.
     pub(super) fn prepare(&mut self, slots: &mut [Slot]) {
-        if self.is_ready.take() && (self.events.is_empty() || self.left_in_a_row.get() > 1) {
+        if self.is_ready.take() && (self.is_empty() || self.counted_in_a_row.get() > 1) {
             let record = self.record.get_mut();
             mem::swap(&mut self.events, &mut record.events);
-            for (slot, &events) in slots.iter_mut().zip(&record.events_before) {
-                slot.events_before = events;
+            self.signature = record.signature;
+            for (slot, &moment) in slots.iter_mut().zip(&record.moments) {
+                slot.moment = moment;
             }
-            self.left_in_a_row.set(0);
+            self.counted_in_a_row.set(0);
         }
     }
 
@@ -127,15 +126,17 @@ impl Script {
     pub(super) fn begin(&self) {
         let mut record = self.record.borrow_mut();
         record.events.clear();
-        record.events_before.clear();
-        self.recording.set(self.events.is_empty() || self.left_in_a_row.get() > 0);
-        self.at.set(if self.events.is_empty() { LEFT } else { 0 });
+        record.moments.clear();
+        self.recording.set(self.is_empty() || self.counted_in_a_row.get() > 0);
+        self.at.set(0);
     }
 
-    /// Whether the script goes on with the request of this slot.
+    // --- a step that repeats it -------------------------------------------------------------------
+
+    /// The moment of a request of this alignment that came now.
     #[inline]
-    pub(super) fn goes_on_with(&self, slot: &Slot) -> bool {
-        slot.events_before == self.at.get()
+    pub(super) fn moment(&self, alignment: Alignment) -> Moment {
+        Moment::new(self.at.get(), alignment)
     }
 
     /// Whether the script goes on with this event; it is passed then.
@@ -154,30 +155,32 @@ impl Script {
         self.at.get() as usize == self.events.len()
     }
 
-    /// A step ends that never left the script.
-    pub(super) fn end_done(&self) {
-        self.left_in_a_row.set(0);
+    /// A step ends that repeated the script.
+    pub(super) fn end_repeated(&self) {
+        self.counted_in_a_row.set(0);
     }
 
-    /// The step does not go on as the script does, if it only leaves it now: the events that they have
-    /// in common, which come with the first requests of the plan.
-    pub(super) fn leave(&self) -> Option<&[Event]> {
-        self.events.get(..self.at.replace(LEFT) as usize)
+    /// The events that the step has in common with the script; they come with the first requests of the
+    /// plan.
+    pub(super) fn common(&self) -> &[Event] {
+        self.events.get(..self.at.get() as usize).unwrap_or_default()
     }
+
+    // --- a step that is counted -------------------------------------------------------------------
 
     /// A request in the step that is being recorded.
-    pub(super) fn record_request(&self) {
+    pub(super) fn record_request(&self, alignment: Alignment) {
         if self.recording.get() {
-            let mut record = self.record.borrow_mut();
-            // There are fewer events than a word counts, since there is no room for as many.
-            let events = u32::try_from(record.events.len()).unwrap_or(LEFT);
-            record.events_before.push(events);
+            let Record { events, moments, .. } = &mut *self.record.borrow_mut();
+            // There is no room for more events than a moment counts.
+            let events = u32::try_from(events.len()).unwrap_or(u32::MAX);
+            moments.push(Moment::new(events, alignment));
         }
     }
 
     /// The last request in the step that is being recorded was taken back.
     pub(super) fn take_back_request(&self) {
-        self.record.borrow_mut().events_before.pop();
+        self.record.borrow_mut().moments.pop();
     }
 
     /// An event in the step that is being recorded.
@@ -192,9 +195,10 @@ impl Script {
         }
     }
 
-    /// A step ends that left the script; `as_planned` says that it can be one.
-    pub(super) fn end_left(&self, as_planned: bool) {
+    /// A counted step ends; `as_planned` says that it can be the script.
+    pub(super) fn end_counted(&self, as_planned: bool, signature: StepSignature) {
+        self.record.borrow_mut().signature = signature;
         self.is_ready.set(self.recording.get() && as_planned);
-        self.left_in_a_row.set(self.left_in_a_row.get().saturating_add(1));
+        self.counted_in_a_row.set(self.counted_in_a_row.get().saturating_add(1));
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::sys;
 
-use super::Cuda;
-use super::code::{Failure, done};
-use super::event::Event;
-use super::pinned::Pinned;
+use crate::device::Cuda;
 use crate::device::Device;
+use crate::device::cuda::enabled::code::{Failure, done};
+use crate::device::cuda::enabled::event::Event;
+use crate::device::cuda::enabled::pinned::Pinned;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::region::Region;
 

@@ -13,8 +13,8 @@ use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
 };
 
-use super::Cuda;
 use crate::buffer::{Persistent, Transient, UNTIL_THE_ROOT_CLOSES, View, ViewMut};
+use crate::device::Cuda;
 use crate::device::Device;
 use crate::error::Error;
 use crate::region::Region;

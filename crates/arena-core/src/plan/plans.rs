@@ -1,0 +1,93 @@
+//! The plans of an arena, and the one that the open step follows.
+
+use std::cell::Cell;
+use std::mem;
+
+use super::replay::Replay;
+use super::slots::SlotTable;
+
+/// Names a plan of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanId(pub(super) usize);
+
+/// Plans by number. At most one is followed at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Plans {
+    /// The one that the open step follows, or the next one will: what every request of a planned step
+    /// looks at, without a way through the list. Its place in the list holds an empty one meanwhile.
+    selected: Replay,
+    selected_id: Option<PlanId>,
+    is_followed: Cell<bool>,
+    plans: Vec<Replay>,
+}
+
+impl Plans {
+    /// Adds a plan that starts at this address.
+    pub(crate) fn add(&mut self, table: SlotTable, start_address: u64) -> PlanId {
+        self.plans.push(Replay::new(table, start_address));
+        PlanId(self.plans.len() - 1)
+    }
+
+    /// Puts another table in the place of a plan's.
+    pub(crate) fn replace(&mut self, id: PlanId, table: SlotTable, start_address: u64) {
+        self.select(None);
+        if let Some(planned) = self.plans.get_mut(id.0) {
+            *planned = Replay::new(table, start_address);
+        }
+    }
+
+    pub(crate) fn get(&self, id: PlanId) -> Option<&Replay> {
+        if self.selected_id == Some(id) { Some(&self.selected) } else { self.plans.get(id.0) }
+    }
+
+    /// Between two steps: the next one will follow `plan`, or none. A step that was never ended ends.
+    pub(crate) fn select(&mut self, plan: Option<PlanId>) {
+        self.is_followed.set(false);
+        let plan = plan.filter(|&plan| self.get(plan).is_some());
+        if plan != self.selected_id {
+            self.exchange(plan);
+        }
+        if plan.is_some() {
+            self.selected.prepare();
+        }
+    }
+
+    #[cold]
+    fn exchange(&mut self, plan: Option<PlanId>) {
+        for id in [self.selected_id, plan].into_iter().flatten() {
+            if let Some(planned) = self.plans.get_mut(id.0) {
+                mem::swap(&mut self.selected, planned);
+            }
+        }
+        self.selected_id = plan;
+    }
+
+    /// The plan that the next step will follow.
+    #[inline]
+    pub(crate) fn selected(&self) -> Option<&Replay> {
+        self.selected_id.map(|_| &self.selected)
+    }
+
+    /// The plan that the open step follows.
+    #[inline]
+    pub(crate) fn followed(&self) -> Option<&Replay> {
+        self.is_followed.get().then_some(&self.selected)
+    }
+
+    /// The same for who knows that there is one: the mode of the step says so.
+    #[inline]
+    pub(crate) fn current(&self) -> &Replay {
+        &self.selected
+    }
+
+    /// A root scope opens and follows the selected plan.
+    pub(crate) fn begin(&self) {
+        self.is_followed.set(true);
+        self.selected.begin();
+    }
+
+    /// The root scope that followed a plan has closed.
+    pub(crate) fn end(&self) {
+        self.is_followed.set(false);
+    }
+}

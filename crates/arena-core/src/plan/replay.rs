@@ -1,0 +1,239 @@
+//! A plan while steps follow it.
+//!
+//! A step *repeats* an earlier one ([`Script`]) as long as the functions `…_as_before` say so. The moment
+//! one says no, the step is *counted*: [`count_common`](Replay::count_common) counts what it had in common
+//! with the script, and the rest is counted as it comes ([`Counters`]). Who calls knows which of the two
+//! holds: it is the step's mode.
+//!
+//! All changes go through shared references, for requests and drops come from everywhere at once.
+//! Nothing in here calls anybody back, and nobody but the arena's own thread comes here.
+
+use std::panic::Location;
+
+use super::counters::Counters;
+use super::deviations::Deviations;
+use super::script::{Event, Kind, Script};
+use super::sites::DeviationSite;
+use super::slots::SlotTable;
+use crate::bytes::Alignment;
+use crate::signature::StepSignature;
+
+/// A plan, where it starts, and how far its step has got.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    start_address: u64,
+    script: Script,
+    counters: Counters,
+}
+
+impl Replay {
+    pub(crate) fn new(table: SlotTable, start_address: u64) -> Self {
+        let script = Script::new(table.len());
+        Self { start_address, script, counters: Counters::new(table) }
+    }
+
+    /// The address of its first byte.
+    pub(crate) fn start_address(&self) -> u64 {
+        self.start_address
+    }
+
+    pub(crate) fn table(&self) -> &SlotTable {
+        self.counters.table()
+    }
+
+    pub(crate) fn deviations(&self) -> Deviations {
+        self.counters.deviations()
+    }
+
+    /// Where requests were not as planned.
+    pub(crate) fn sites(&self) -> Vec<DeviationSite> {
+        self.counters.sites()
+    }
+
+    /// The last such request.
+    pub(crate) fn last_site(&self) -> Option<DeviationSite> {
+        self.counters.last_site()
+    }
+
+    /// Between two steps: what was recorded may now be repeated. Without this all is counted.
+    pub(crate) fn prepare(&mut self) {
+        self.script.prepare(&mut self.counters.table_mut().slots);
+    }
+
+    /// A step begins: its root scope opens.
+    pub(crate) fn begin(&self) {
+        self.script.begin();
+        self.counters.open_root();
+    }
+
+    /// Whether there is a step that this one may repeat.
+    pub(crate) fn can_repeat(&self) -> bool {
+        !self.script.is_empty()
+    }
+
+    // --- a step that repeats ----------------------------------------------------------------------
+
+    /// The address and the slot for the next request, if it is the script's.
+    #[inline]
+    pub(crate) fn place_as_before(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        let slot = self.counters.next_slot()?;
+        // The same alignment was served there before, so the address has it.
+        if slot.bytes == bytes && slot.moment == self.script.moment(alignment) {
+            return Some((self.start_address + slot.offset_bytes, self.counters.advance()));
+        }
+        None
+    }
+
+    /// Whether the drop of a slot's handle is the script's; it is done with then.
+    #[inline]
+    pub(crate) fn drop_as_before(&self, slot: u32) -> bool {
+        self.script.follow(Event::drop(slot, self.counters.requests()))
+    }
+
+    /// Whether the opening of a scope is the script's; it is done with then.
+    pub(crate) fn open_as_before(&self) -> bool {
+        let follows = self.script.follow(Event::open(self.counters.requests()));
+        if follows {
+            self.counters.open();
+        }
+        follows
+    }
+
+    /// Whether the close of a scope, not of the root, is the script's; it is done with then.
+    pub(crate) fn close_as_before(&self) -> bool {
+        let follows = self.script.follow(Event::close(self.counters.requests()));
+        if follows {
+            self.counters.leave();
+        }
+        follows
+    }
+
+    /// Ends the step, if it has repeated the whole script: the signature of both.
+    pub(crate) fn end_as_before(&self) -> Option<StepSignature> {
+        if !self.is_whole() {
+            return None;
+        }
+        self.script.end_repeated();
+        self.counters.leave();
+        Some(self.script.signature())
+    }
+
+    /// Whether the step is all that the script is.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.script.is_done() && self.counters.requests() == self.table().len()
+    }
+
+    /// Takes back the slot that was given out last. Whether it was this one.
+    pub(crate) fn take_back_repeated(&self, slot: u32) -> bool {
+        self.counters.step_back(slot)
+    }
+
+    /// From here on the step is counted, and so is what it had in common with the script. `sign` is told
+    /// each of those requests: address, bytes, alignment, depth.
+    #[cold]
+    pub(crate) fn count_common(&self, mut sign: impl FnMut(u64, u64, Alignment, u32)) {
+        let (requests, mut depth) = (self.counters.requests(), 1);
+        self.counters.reopen();
+        for &event in self.script.common() {
+            self.count_requests(event.requests(), depth, &mut sign);
+            self.script.record(event);
+            match event.kind() {
+                Kind::Drop(slot) => self.counters.drop_slot(slot),
+                Kind::Open => {
+                    self.counters.open();
+                    depth += 1;
+                }
+                Kind::Close => {
+                    self.counters.close();
+                    depth -= 1;
+                }
+            }
+        }
+        self.count_requests(requests, depth, &mut sign);
+    }
+
+    /// Gives slots out until there are so many.
+    fn count_requests(
+        &self,
+        requests: usize,
+        depth: u32,
+        sign: &mut impl FnMut(u64, u64, Alignment, u32),
+    ) {
+        while self.counters.requests() < requests {
+            if let Some(slot) = self.counters.next_slot() {
+                let alignment = slot.moment.alignment();
+                self.script.record_request(alignment);
+                sign(self.start_address + slot.offset_bytes, slot.bytes, alignment, depth);
+            }
+            self.counters.give_out_next();
+        }
+    }
+
+    // --- a step that is counted -------------------------------------------------------------------
+
+    /// The address and the slot for any request, or `None` if the bump must serve it.
+    pub(crate) fn place(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) -> Option<(u64, u32)> {
+        let (slot, offset_bytes) = match self.counters.alloc(bytes, alignment) {
+            Some(as_planned) => {
+                self.script.record_request(alignment);
+                as_planned
+            }
+            None => self.counters.alloc_off_plan(bytes, alignment, call_site)?,
+        };
+        Some((self.start_address + offset_bytes, slot))
+    }
+
+    /// The handle of a slot was dropped, for the first time: a handle does not outlive its scope.
+    pub(crate) fn drop_slot(&self, slot: u32) {
+        self.script.record(Event::drop(slot, self.counters.requests()));
+        self.counters.drop_slot(slot);
+    }
+
+    /// The slot that was given out last was not used after all, and is the next one again. Whether it was
+    /// the last; if not, it stays given out.
+    pub(crate) fn take_back(&self, slot: u32) -> bool {
+        let is_last = self.counters.take_back(slot);
+        if is_last {
+            self.script.take_back_request();
+        }
+        is_last
+    }
+
+    /// Opens a scope inside.
+    pub(crate) fn open(&self) {
+        self.script.record(Event::open(self.counters.requests()));
+        self.counters.open();
+    }
+
+    /// Closes the innermost scope, which is not the root.
+    pub(crate) fn close(&self) {
+        self.script.record(Event::close(self.counters.requests()));
+        self.counters.close();
+    }
+
+    /// Ends the step, which had this signature.
+    pub(crate) fn end(&self, signature: StepSignature) {
+        self.counters.close();
+        self.script.end_counted(self.counters.is_as_planned(), signature);
+    }
+
+    /// Ends the innermost scope without freeing anything: its guard was forgotten, and buffers of the
+    /// scope around it may have been given out since. They are freed with that.
+    pub(crate) fn merge(&self) {
+        self.counters.merge();
+    }
+
+    // --- both -------------------------------------------------------------------------------------
+
+    /// The first slot at or after `from` that was given out in the innermost scope, as addresses, and
+    /// the number after it.
+    pub(crate) fn own_range(&self, from: usize) -> Option<(usize, (u64, u64))> {
+        let (next, (start, end)) = self.counters.own_range(from)?;
+        Some((next, (self.start_address + start, self.start_address + end)))
+    }
+}

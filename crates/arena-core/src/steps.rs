@@ -1,0 +1,419 @@
+//! The region with its zones, and the steps that run above its mark.
+//!
+//! This is what `arena-scope` and [`RawArena`](crate::RawArena) are made of. It knows frames and modes:
+//! which scopes are open, what each has to clear, and how requests are served meanwhile. Of scopes it
+//! knows a label for errors, and neither keys nor lifetimes.
+
+mod alone;
+mod close;
+mod debts;
+mod drops;
+mod filled;
+mod frames;
+mod mode;
+mod open;
+mod planned;
+mod requests;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use crate::buffer::Persistent;
+use crate::bytes::{Alignment, ByteSize};
+use crate::demand::Demand;
+use crate::device::{Device, Host, Probe};
+use crate::error::{Error, ErrorKind, ScopeFacts};
+use crate::event_log::EventLog;
+use crate::hunting::Separate;
+use crate::layout::{Span, bytes_of};
+use crate::pin::RegionPin;
+use crate::placement::Placement;
+use crate::plan::Plans;
+use crate::region::Region;
+use crate::reset::Reset;
+use crate::signature::{Running, StepSignature};
+use crate::stats::Stats;
+use crate::zones::Zones;
+
+use debts::Debts;
+pub use frames::FrameId;
+use frames::Frames;
+use mode::Mode;
+pub use open::Watch;
+
+/// A region with its zones, and the frames above its mark.
+///
+/// It can be sent to another thread, but not shared: requests go through cells, without a lock.
+#[repr(C)] // What the hot path reads comes first, in one cache line and within short displacements.
+pub struct Steps<D: Device = Host> {
+    mode: Cell<Mode>,
+    zones: Zones,
+    running: Running,
+    plans: Plans,
+    region: Arc<Region<D>>,
+    frames: Frames,
+    /// The policy of frames that have none of their own, and of kept bytes that are given back.
+    reset: Reset,
+    /// Whether the open step is signed.
+    signs: Cell<bool>,
+    /// The signature before the last request that came down the ladder.
+    signed_before: Cell<[u64; 3]>,
+    log: RefCell<Option<EventLog>>,
+    poisoned_to: Cell<Option<u64>>,
+    debts: Debts,
+    demand: Option<RefCell<Demand>>,
+    separate: Option<Box<Separate<D>>>,
+    last: Cell<StepFigures>,
+    /// Root frames ended so far, and frames of any depth.
+    resets: Cell<u64>,
+    generation: Cell<u64>,
+}
+
+/// What is known of a root scope that has closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepFigures {
+    /// If it was observed, recorded or planned.
+    pub signature: Option<StepSignature>,
+    /// The highest cursor, in bytes from the base.
+    pub high_water_bytes: u64,
+}
+
+/// Who asks for a buffer, for errors.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    call_site: &'static Location<'static>,
+    /// Of the scope; 0 is none.
+    depth: u32,
+}
+
+impl<D: Device> Steps<D> {
+    /// Obtains a region of exactly `capacity` from `device`, in one call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] when the device refuses; nothing is held then.
+    pub fn new(
+        device: D,
+        capacity: ByteSize,
+        placement: Placement,
+        reset: Reset,
+    ) -> Result<Self, Error> {
+        let region = Arc::new(Region::obtain(device, capacity.bytes())?);
+        let base_address = region.base_address();
+        let steps = Self {
+            mode: Cell::new(Mode::Bump),
+            separate: Separate::of(placement, &region)?,
+            zones: Zones::new(base_address, capacity.bytes()),
+            running: Running::default(),
+            plans: Plans::default(),
+            region,
+            frames: Frames::new(),
+            reset,
+            signs: Cell::new(false),
+            signed_before: Cell::default(),
+            log: RefCell::new(None),
+            poisoned_to: Cell::new(None),
+            debts: Debts::new(),
+            demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
+            last: Cell::default(),
+            resets: Cell::new(0),
+            generation: Cell::new(0),
+        };
+        steps.choose_mode();
+        Ok(steps)
+    }
+
+    /// The region.
+    #[must_use]
+    #[inline]
+    pub fn region(&self) -> &Region<D> {
+        &self.region
+    }
+
+    /// The region, to keep it alive.
+    #[must_use]
+    pub fn region_arc(&self) -> Arc<Region<D>> {
+        Arc::clone(&self.region)
+    }
+
+    /// Holds the region as it is, as long as the pin lives.
+    #[must_use]
+    pub fn pin(&self) -> RegionPin<D> {
+        RegionPin::new(&self.region)
+    }
+
+    /// Where the arena stands.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (used_bytes, kept_bytes) = (self.zones.cursor_bytes(), self.zones.kept_bytes());
+        Stats {
+            capacity_bytes: self.zones.capacity_bytes(),
+            mark_bytes: self.zones.mark_bytes(),
+            used_bytes,
+            free_bytes: self.zones.capacity_bytes() - kept_bytes - used_bytes,
+            kept_bytes,
+            peak_bytes: self.zones.peak_bytes(),
+            driver_allocations: self.region.driver_allocations(),
+        }
+    }
+
+    /// What is known of the last root scope that closed.
+    #[must_use]
+    pub fn last_step(&self) -> StepFigures {
+        self.last.get()
+    }
+
+    /// Root frames ended so far.
+    #[must_use]
+    pub fn resets(&self) -> u64 {
+        self.resets.get()
+    }
+
+    /// Frames of any depth ended so far.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Open frames.
+    #[must_use]
+    #[inline]
+    pub fn depth(&self) -> u32 {
+        self.frames.depth()
+    }
+
+    /// A number that the open frame of this depth alone has; 0 if there is none.
+    #[must_use]
+    pub fn frame_serial(&self, depth: u32) -> u64 {
+        self.frames.serial(depth)
+    }
+
+    /// Sets the mark: what is persistent so far lies below it for good. Under [`Reset::Poison`] fresh
+    /// memory is poisoned from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MarkAlreadySet`] the second time.
+    pub fn set_mark(&self) -> Result<(), Error> {
+        self.zones.set_mark()?;
+        if self.reset == Reset::Poison {
+            self.poisoned_to.set(Some(self.zones.peak_bytes()));
+            self.choose_mode();
+        }
+        Ok(())
+    }
+
+    /// Whether the mark is set.
+    #[must_use]
+    #[inline]
+    pub fn mark_is_set(&self) -> bool {
+        self.zones.mark_is_set()
+    }
+
+    // --- buffers ------------------------------------------------------------------------------
+
+    /// A persistent buffer of `len` elements with unspecified contents, asked for in the scope of `depth`
+    /// (0: in none): below the mark before it is set, kept at the region's top afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`] when it does not fit, [`ErrorKind::TooBig`] when it never can, or an
+    /// error that a close left behind.
+    #[track_caller]
+    pub fn persistent<T: Pod>(
+        &self,
+        len: usize,
+        alignment: Alignment,
+        depth: u32,
+    ) -> Result<Persistent<T, D>, Error> {
+        let asked = Asked { call_site: Location::caller(), depth };
+        self.ready()?;
+        self.region.device().refuse_in_capture("persistent")?;
+        let alignment = alignment.max(Alignment::of::<T>());
+        let placed = self.zones.place_persistent(bytes_of::<T>(len)?, alignment);
+        let (span, kept) = placed.map_err(|error| self.asked(error, asked))?;
+        if let (true, Some(demand)) = (kept, &self.demand) {
+            demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());
+        }
+        let (address, region) = (self.address_of(span), Arc::clone(&self.region));
+        // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
+        // lies in the zones of this region. 3: neither the bump nor the kept zone gives a byte of
+        // it away again before the buffer's drop.
+        Ok(unsafe { Persistent::new(address, len, region, kept.then_some(span)) })
+    }
+
+    fn address_of(&self, span: Span) -> u64 {
+        self.zones.base_address() + span.start_bytes
+    }
+
+    /// An address of this region as an offset from its base.
+    #[must_use]
+    #[inline]
+    pub(crate) fn offset_of(&self, address: u64) -> u64 {
+        self.zones.offset_of(address)
+    }
+
+    /// Where a buffer that is not empty lies by the zones: its address alone does not tell if it is an
+    /// allocation of its own.
+    pub(crate) fn offset_of_buffer(&self, address: u64) -> u64 {
+        let alone = self.separate.as_ref().and_then(|separate| separate.offset_of(address));
+        alone.unwrap_or_else(|| self.offset_of(address))
+    }
+
+    /// Adds to a request that did not fit who asked, and in what step.
+    #[cold]
+    fn asked(&self, mut error: Error, asked: Asked) -> Error {
+        if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
+            exhausted.call_site = Some(asked.call_site);
+            exhausted.scope = self.frames.at(asked.depth).map(|frame| ScopeFacts {
+                name: frame.label,
+                depth: asked.depth,
+                requests: self.signs.get().then(|| self.running.requests()),
+                largest_bytes: self.signs.get().then(|| self.running.largest_bytes()),
+                resets: self.resets(),
+            });
+        }
+        error
+    }
+
+    // --- memory -------------------------------------------------------------------------------
+
+    /// Fills a range of the transient zone, in stream order. What of it is kept meanwhile is left out.
+    ///
+    /// # Safety
+    ///
+    /// No live buffer has a byte in `span` below the kept floor.
+    unsafe fn fill(&self, span: Span, value: u8) -> Result<(), Error> {
+        let end_bytes = span.end_bytes.min(self.zones.floor_bytes());
+        debug_assert!(span.start_bytes >= self.zones.mark_bytes(), "{span:?} is persistent");
+        if let Some(separate) = &self.separate {
+            // SAFETY: the caller says that no live buffer has a byte there.
+            return unsafe { separate.fill(span, value) };
+        }
+        if span.start_bytes < end_bytes {
+            let span = Span { end_bytes, ..span };
+            let (address, bytes) = (self.address_of(span), span.len_bytes());
+            // SAFETY: the range lies in the transient zone, and the caller says that it is free.
+            unsafe { self.region.device().fill(address, bytes, value) }?;
+        }
+        Ok(())
+    }
+
+    /// Poisons what of `span` was never given out, if fresh memory is to be poisoned.
+    fn poison_fresh(&self, span: Span) -> Result<(), Error> {
+        let Some(poisoned_to) = self.poisoned_to.get() else { return Ok(()) };
+        if span.end_bytes > poisoned_to && !span.is_empty() {
+            let fresh = Span { start_bytes: poisoned_to, end_bytes: span.end_bytes };
+            // SAFETY: nothing above `poisoned_to` was given out before, and of the span, which was
+            // placed just now, no buffer was made yet.
+            unsafe { self.fill(fresh, crate::POISON_BYTE) }?;
+            self.poisoned_to.set(Some(span.end_bytes));
+        }
+        Ok(())
+    }
+
+    fn give_back_kept(&self, span: Span) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().note_give_back(span, self.zones.cursor_bytes());
+        }
+        self.zones.give_back_kept(span);
+    }
+
+    /// Gives the physical memory between `above_bytes` (or the cursor, if that is higher) and the
+    /// kept part back to the device, while every address stays. Returns the bytes given back: none while
+    /// the region is pinned.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, or an error that a close left behind.
+    pub fn trim(&mut self, above_bytes: u64) -> Result<u64, Error> {
+        self.ready()?;
+        let start_bytes = above_bytes.max(self.zones.cursor_bytes());
+        let free = Span { start_bytes, end_bytes: self.zones.floor_bytes() };
+        if start_bytes >= free.end_bytes || self.region.is_pinned() {
+            return Ok(0);
+        }
+        if let Some(poisoned_to) = self.poisoned_to.get() {
+            self.poisoned_to.set(Some(poisoned_to.min(start_bytes)));
+        }
+        let (address, bytes) = (self.address_of(free), free.len_bytes());
+        // SAFETY: the range lies between cursor and kept floor, and `&mut self` says that no
+        // transient buffer is alive.
+        Ok(unsafe { self.region.device().give_back(address, bytes) }?)
+    }
+
+    fn note_cursor(&self) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().note_cursor(self.zones.cursor_bytes());
+        }
+    }
+}
+
+impl Steps<Probe> {
+    /// The smallest capacity in bytes for which the requests made so far fit, in their order and
+    /// with the padding of the kept part.
+    #[must_use]
+    pub fn smallest_capacity_bytes(&self) -> u64 {
+        self.note_cursor();
+        self.demand.as_ref().map_or(0, |demand| demand.borrow().smallest_capacity_bytes())
+    }
+}
+
+impl<D: Device> fmt::Debug for Steps<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steps")
+            .field("region", &self.region)
+            .field("depth", &self.depth())
+            .field("resets", &self.resets())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use static_assertions::{assert_impl_all, assert_not_impl_any, const_assert};
+
+    use super::*;
+    use crate::buffer::{Transient, View, ViewMut};
+
+    assert_impl_all!(RawArena<Host>: Send);
+    assert_not_impl_any!(RawArena<Host>: Sync);
+    // A shared buffer asks it for its offset.
+    assert_impl_all!(Separate<Host>: Send, Sync);
+    assert_impl_all!(Persistent<f32, Host>: Send, Sync);
+    assert_impl_all!(Transient<'static, f32, Host>: Sync);
+    assert_not_impl_any!(Transient<'static, f32, Host>: Send, Clone);
+    assert_impl_all!(View<'static, f32, Host>: Send, Sync, Copy);
+    assert_impl_all!(ViewMut<'static, f32, Host>: Send, Sync);
+    assert_not_impl_any!(ViewMut<'static, f32, Host>: Clone);
+
+    // A failed request must not make the good one slower to return.
+    const_assert!(size_of::<Error>() == size_of::<usize>());
+    const_assert!(size_of::<Transient<'static, f32, Host>>() == 24);
+    const_assert!(
+        size_of::<Result<Transient<'static, f32, Host>, Error>>()
+            == size_of::<Transient<'static, f32, Host>>()
+    );
+
+    // Its last use may be newer than the join, on a stream that was declared.
+    #[test]
+    fn the_bytes_of_a_kept_buffer_that_goes_after_the_join_wait_for_the_next_one() {
+        let arena = RawArena::new(Host::new(), ByteSize::kib(4)).unwrap();
+        arena.set_mark().unwrap();
+        let close = |in_between: Option<Persistent<u8, Host>>| {
+            arena.join_declared(1).unwrap();
+            drop(in_between);
+            // SAFETY: there is no transient buffer.
+            unsafe { arena.rewind(arena.checkpoint()) };
+            arena.stats().kept_bytes
+        };
+        let kept = arena.persistent(256, Alignment::DEFAULT).unwrap();
+        assert_eq!(close(Some(kept)), 256);
+        assert_eq!(close(None), 0);
+    }
+}

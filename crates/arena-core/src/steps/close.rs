@@ -1,0 +1,353 @@
+//! Closing a scope: a transaction.
+//!
+//! 1. The frame ends, what the device has to do for it is written down as a [debt](super::debts), and the
+//!    cursor goes back. None of that can fail.
+//! 2. The debts are paid: wait for the declared streams, clear, release, give kept bytes back. The device
+//!    may fail in each, or panic. What it did not do stays owed.
+//!
+//! Proof that no byte is used too early: until everything is paid the mode is
+//! [`Hunting`](super::Mode::Hunting), and there every request, like every opening, pays first and is
+//! refused if that fails. So between 1 and the end of 2 no byte above the cursor is given out. A declared
+//! stream is forgotten only by a join that has waited for it. If a stream can be waited for neither on the
+//! device nor on the host, the arena refuses everything from then on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::frames::Frame;
+use super::{FrameId, Mode, StepFigures, Steps};
+use crate::device::Device;
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
+use crate::event_log::Event;
+use crate::layout::Span;
+
+impl<D: Device> Steps<D> {
+    /// Closes a scope, and what a forgotten guard left open inside it: lets the arena's stream wait for
+    /// every declared stream, clears as the frame says, releases what was an allocation of its own, and
+    /// puts the cursor back to where the frame began. The cursor is back whatever fails. A frame that was
+    /// settled with the one around it has closed already, and that is no error.
+    ///
+    /// # Errors
+    ///
+    /// The first failure of the device, or a damaged guard zone. What was not done is tried again by the
+    /// next fallible call. [`ErrorKind::ForeignFrame`] for a frame of another arena; nothing is closed then.
+    ///
+    /// # Panics
+    ///
+    /// If the device does. The cursor is back, and what was not done is tried again.
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer that was made since the frame opened is used again.
+    #[inline]
+    pub unsafe fn close(&self, frame: FrameId) -> Result<(), Error> {
+        if frame.arena != self.identity() {
+            return Err(ErrorKind::ForeignFrame.into());
+        }
+        if self.depth() != frame.depth {
+            // SAFETY: the caller's promise.
+            unsafe { self.settle(frame.depth) };
+        }
+        if self.frames.serial(frame.depth) != frame.serial {
+            return Ok(());
+        }
+        self.close_innermost()
+    }
+
+    /// Runs the close of a frame where no error can be returned: a failure, or a panic of the device, is
+    /// told by the next fallible call.
+    pub fn quietly(&self, frame: FrameId, close: impl FnOnce() -> Result<(), Error>) {
+        let scope = self.frames.at(frame.depth).map_or("", |frame| frame.label);
+        let cause = match catch_unwind(AssertUnwindSafe(close)) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(panic) => panicked(self.region.device(), &*panic),
+        };
+        let depth = frame.depth;
+        self.region.keep_failure(ErrorKind::ClosingFailed { scope, depth, cause }.into());
+        self.choose_mode();
+    }
+
+    /// Ends what is open deeper than `depth`, because its guard was forgotten. Inside an open scope its
+    /// bytes stay where they are until that scope closes, since newer buffers of that scope may lie above
+    /// them; a forgotten root scope closes like any other.
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer of a deeper scope is used again.
+    #[inline]
+    pub unsafe fn settle(&self, depth: u32) {
+        if self.depth() > depth {
+            self.settle_slowly(depth);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_slowly(&self, depth: u32) {
+        while self.depth() > depth.max(1) {
+            self.merge_innermost();
+        }
+        if depth == 0 && self.depth() > 0 {
+            self.quietly(self.innermost_id(), || self.close_innermost());
+        }
+    }
+
+    /// The innermost scope ends with the one around it: what it has given out stays taken until then, and
+    /// is cleared then as it would have been.
+    fn merge_innermost(&self) {
+        let Some(ended) = self.frames.pop(self.zones.cursor_bytes()) else { return };
+        self.frames.change(|around| around.reset = around.reset.or(ended.reset));
+        self.generation.set(self.generation() + 1);
+        if let Some(planned) = self.plans.followed() {
+            self.count_from_here();
+            planned.merge();
+        }
+        self.log_event(Event::Merge);
+        if let Some(id) = ended.range {
+            self.region.device().end_range(id);
+        }
+    }
+
+    /// The caller says that no transient buffer that was made since the innermost frame opened is used
+    /// again.
+    fn close_innermost(&self) -> Result<(), Error> {
+        let Some(frame) = self.frames.pop(self.zones.cursor_bytes()) else { return Ok(()) };
+        let root = self.depth() == 0;
+        let owes = self.needs_device(&frame);
+        if owes {
+            self.owe(&frame);
+        }
+        self.note_cursor();
+        self.zones.rewind(frame.start_bytes);
+        self.generation.set(self.generation() + 1);
+        let mut signature = None;
+        if self.mode.get() != Mode::Bump {
+            signature = self.leave_frame(root);
+        }
+        if root {
+            self.resets.set(self.resets() + 1);
+            self.last.set(StepFigures { signature, high_water_bytes: frame.high_water_bytes });
+        }
+        if owes { self.pay().map_err(|error| found_by(frame.label, error)) } else { Ok(()) }
+    }
+
+    /// Whether the frame's close has anything for the device to do.
+    #[inline]
+    fn needs_device(&self, frame: &Frame) -> bool {
+        frame.reset.byte().is_some()
+            || frame.range.is_some()
+            || self.separate.is_some()
+            || self.debts.any()
+            || self.region.fences().is_busy()
+            || self.region.any_returned()
+            || self.debts.holds_returned()
+    }
+
+    /// Writes down what the close of a frame, which has just ended, owes.
+    #[cold]
+    #[inline(never)]
+    fn owe(&self, frame: &Frame) {
+        let depth = self.depth() + 1;
+        self.debts.begin(frame.label, depth);
+        self.debts.join.set(Some(depth.min(self.debts.join.get().unwrap_or(depth))));
+        if let Some(value) = frame.reset.byte() {
+            let used = Span {
+                start_bytes: frame.start_bytes,
+                end_bytes: frame.high_water_bytes.max(frame.start_bytes),
+            };
+            self.debts.clear(used, value);
+            // What a plan gave out in an inner scope lies below that scope's start; the root's own lies
+            // between its start and its high-water.
+            if depth > 1 {
+                self.owe_own_slots(value);
+            }
+        }
+        self.debts.value_of_returned.set(frame.reset.or(self.reset).byte());
+        if self.separate.is_some() {
+            let before = self.debts.release.get().unwrap_or(frame.start_bytes);
+            self.debts.release.set(Some(before.min(frame.start_bytes)));
+        }
+        self.debts.ranges.borrow_mut().extend(frame.range);
+        self.choose_mode();
+    }
+
+    /// Owes the clearing of the slots that a plan gave out in the innermost scope. They held no byte of a
+    /// buffer that lived before them; and nobody else took their bytes since, for while the scope was the
+    /// innermost, requests came from it alone.
+    fn owe_own_slots(&self, value: u8) {
+        let Some(planned) = self.plans.followed() else { return };
+        let mut from = 0;
+        while let Some((next, (start_address, end_address))) = planned.own_range(from) {
+            from = next;
+            let start_bytes = self.zones.offset_of(start_address);
+            let span = Span { start_bytes, end_bytes: self.zones.offset_of(end_address) };
+            self.debts.clear(span, value);
+        }
+    }
+
+    /// A frame ends in a step that is watched or planned. The signature of the step, if this was its root
+    /// and it has one.
+    #[cold]
+    #[inline(never)]
+    fn leave_frame(&self, root: bool) -> Option<crate::StepSignature> {
+        let repeats = self.mode.get() == Mode::Repeating;
+        let mut signature = None;
+        if let Some(planned) = self.plans.followed() {
+            let as_before = match (repeats, root) {
+                (false, _) => false,
+                (true, false) => planned.close_as_before(),
+                (true, true) => {
+                    signature = planned.end_as_before();
+                    signature.is_some()
+                }
+            };
+            if !as_before {
+                self.count_from_here();
+                if root {
+                    planned.end(self.running.finish());
+                } else {
+                    planned.close();
+                }
+            }
+        }
+        self.log_event(Event::Close);
+        if root {
+            signature = signature.or_else(|| self.signs.get().then(|| self.running.finish()));
+            self.plans.end();
+            self.signs.set(false);
+            self.mode.set(Mode::Bump); // Nothing is left to be counted.
+            self.choose_mode();
+        }
+        signature
+    }
+
+    // --- debts --------------------------------------------------------------------------------
+
+    /// Pays what an earlier close owes, and tells an error that nobody was told of. What every fallible
+    /// call of the arena does first.
+    ///
+    /// # Errors
+    ///
+    /// That error, once, unless it is the end of the device or of the arena; or
+    /// [`ErrorKind::ClosingFailed`] if a close can still not be finished.
+    #[inline]
+    pub fn ready(&self) -> Result<(), Error> {
+        self.region.device().health()?;
+        if self.debts.any() || self.region.fences().is_busy() {
+            self.become_ready()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn become_ready(&self) -> Result<(), Error> {
+        let told = self.region.fences().check();
+        if told.is_ok() && self.debts.any() {
+            let (scope, depth) = self.debts.of();
+            self.pay().map_err(|cause| ErrorKind::ClosingFailed { scope, depth, cause })?;
+        }
+        self.choose_mode();
+        told
+    }
+
+    /// Pays all that can be paid; what fails stays owed, and the first failure is returned.
+    #[cold]
+    #[inline(never)]
+    fn pay(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        if let Some(depth) = self.debts.join.get() {
+            // What is dropped after the join may have been used after it too, and waits for the next one.
+            self.region.drain_returned(|span| self.debts.returned.borrow_mut().push(span));
+            outcome = self.region.join_declared(depth);
+            self.debts.join.set(None);
+        }
+        let cleared = self.pay_clearings();
+        if let (Some(separate), Some(from_bytes)) = (&self.separate, self.debts.release.get()) {
+            // SAFETY: who closed said that no such buffer is used again, and every stream that used one
+            // was waited for.
+            outcome = outcome.and(unsafe { separate.release_from(from_bytes) });
+            self.debts.release.set(None);
+        }
+        let given_back = if cleared.is_ok() { self.give_back_returned() } else { Ok(()) };
+        while let Some(id) = self.debts.ranges.borrow_mut().pop() {
+            self.region.device().end_range(id);
+        }
+        if cleared.is_ok() && given_back.is_ok() {
+            self.debts.end();
+        }
+        self.choose_mode();
+        outcome.and(cleared).and(given_back)
+    }
+
+    fn pay_clearings(&self) -> Result<(), Error> {
+        while let Some((span, value)) = self.debts.next_clearing() {
+            // SAFETY: the span was given back by a close, whose caller said that no buffer of it is used
+            // again, and no request was served since; what is kept lies above the floor.
+            unsafe { self.fill(span, value) }?;
+            self.debts.cleared();
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes of dropped kept buffers back, cleared like the rest; none while the region is
+    /// pinned.
+    fn give_back_returned(&self) -> Result<(), Error> {
+        while !self.region.is_pinned()
+            && let Some(span) = self.debts.last_returned()
+        {
+            if let Some(value) = self.debts.value_of_returned.get() {
+                // SAFETY: its buffer is gone, and every stream that used it was waited for.
+                unsafe { self.fill_kept(span, value) }?;
+            }
+            self.give_back_kept(span);
+            self.debts.returned.borrow_mut().pop();
+        }
+        Ok(())
+    }
+
+    /// Fills the bytes of a kept buffer.
+    ///
+    /// # Safety
+    ///
+    /// `span` was placed in the kept zone and is not given back yet; its buffer is not used again.
+    pub(super) unsafe fn fill_kept(&self, span: Span, value: u8) -> Result<(), Error> {
+        let (address, bytes) = (self.address_of(span), span.len_bytes());
+        // SAFETY: the range lies in the region, and is nobody's by the caller's promise.
+        Ok(unsafe { self.region.device().fill(address, bytes, value) }?)
+    }
+
+    /// Puts the cursor back to the mark without frames, as a root scope's close would. That no transient
+    /// buffer is alive is what `&mut self` proves; a failure is told by the next fallible call.
+    pub fn reset_to_mark(&mut self) {
+        self.settle_slowly(0);
+        self.select_plan(None);
+        if !self.mark_is_set() {
+            let _ = self.set_mark();
+        }
+        self.frames.push(self.zones.mark_bytes(), "reset_to_mark", crate::Reset::Keep);
+        self.quietly(self.innermost_id(), || self.close_innermost());
+    }
+}
+
+/// Names the scope whose close found a damaged guard zone.
+fn found_by(scope: &'static str, mut error: Error) -> Error {
+    if let ErrorKind::GuardZone(found) = error.kind_mut() {
+        found.scope = scope;
+    }
+    error
+}
+
+/// A panic of a device as an error.
+fn panicked<D: Device>(device: &D, panic: &(dyn std::any::Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    DeviceError {
+        device: device.name(),
+        call: "close",
+        reason: format!("the device panicked: {}", text.unwrap_or("without a text")),
+        kind: DeviceErrorKind::Refused,
+    }
+    .into()
+}

@@ -1,0 +1,167 @@
+//! Opening a scope: a frame at the cursor, and for a root scope the way in which its requests are served.
+
+use super::{FrameId, Mode, Steps};
+use crate::device::Device;
+use crate::error::Error;
+use crate::event_log::{Event, EventLog};
+use crate::reset::Reset;
+
+/// What is noted of a step beside serving it.
+#[derive(Debug)]
+pub enum Watch {
+    /// Nothing.
+    Nothing,
+    /// Its signature, how many requests it makes, and the largest.
+    Figures,
+    /// Each request, drop and scope as well, in this log.
+    Record(EventLog),
+}
+
+impl<D: Device> Steps<D> {
+    /// Opens a root scope. What a forgotten guard left open is closed first, and the mark is set if it is
+    /// not. If a plan is selected, the step follows it, and the cursor goes above the plan's bytes.
+    ///
+    /// # Errors
+    ///
+    /// An error that a close left behind; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) when what
+    /// is kept has grown into the plan's bytes; or the device's refusal to poison fresh memory. Nothing is
+    /// open then.
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer is used again.
+    #[inline]
+    pub unsafe fn open_root(
+        &self,
+        label: &'static str,
+        reset: Option<Reset>,
+        watch: Watch,
+    ) -> Result<FrameId, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.settle(0) };
+        self.ready()?;
+        if !self.mark_is_set() {
+            self.set_mark()?;
+        }
+        let start_bytes = self.zones.cursor_bytes();
+        let planned = self.plans.selected().is_some() && self.separate.is_none();
+        if planned {
+            self.take_room_for_plan()?;
+        }
+        let id = self.push_frame(start_bytes, label, reset);
+        if planned || self.mode.get() != Mode::Bump || !matches!(watch, Watch::Nothing) {
+            self.begin_step(planned, watch);
+        }
+        self.begin_range(label);
+        Ok(id)
+    }
+
+    /// Opens a scope inside the one of depth `parent_depth`. What a forgotten guard left open inside that
+    /// is ended first.
+    ///
+    /// # Errors
+    ///
+    /// An error that a close left behind. Nothing is open then.
+    ///
+    /// # Safety
+    ///
+    /// No transient buffer of a scope inside the parent is used again.
+    #[inline]
+    pub unsafe fn open_inner(
+        &self,
+        parent_depth: u32,
+        label: &'static str,
+        reset: Option<Reset>,
+    ) -> Result<FrameId, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.settle(parent_depth) };
+        self.ready()?;
+        let id = self.push_frame(self.zones.cursor_bytes(), label, reset);
+        if self.mode.get() > Mode::Observed {
+            self.enter_inner();
+        }
+        self.begin_range(label);
+        Ok(id)
+    }
+
+    #[inline]
+    fn push_frame(&self, start_bytes: u64, label: &'static str, reset: Option<Reset>) -> FrameId {
+        self.frames.push(start_bytes, label, reset.unwrap_or(self.reset));
+        self.innermost_id()
+    }
+
+    /// Names the innermost frame.
+    #[inline]
+    pub(super) fn innermost_id(&self) -> FrameId {
+        let depth = self.depth();
+        FrameId { arena: self.identity(), depth, serial: self.frames.serial(depth) }
+    }
+
+    /// What no other arena has while this one lives.
+    #[inline]
+    pub(super) fn identity(&self) -> usize {
+        std::sync::Arc::as_ptr(&self.region).addr()
+    }
+
+    /// Should the device panic, the scope is open, and is settled like one whose guard was forgotten.
+    #[inline]
+    fn begin_range(&self, label: &'static str) {
+        if let Some(id) = self.region.device().begin_range(label) {
+            self.frames.change(|frame| frame.range = Some(id));
+        }
+    }
+
+    fn take_room_for_plan(&self) -> Result<(), Error> {
+        let planned = self.plans.current();
+        let span = self.span_of(planned);
+        self.check_room(span.end_bytes, planned.table())?;
+        self.poison_fresh(span)?;
+        self.zones.raise(span.end_bytes);
+        Ok(())
+    }
+
+    #[cold]
+    fn begin_step(&self, planned: bool, watch: Watch) {
+        if let Some(separate) = &self.separate {
+            separate.restart_count();
+        }
+        let plan_id = if planned { self.plans.current().table().id() } else { 0 };
+        self.running.restart(plan_id);
+        self.signs.set(planned || !matches!(watch, Watch::Nothing));
+        if let Watch::Record(log) = watch {
+            *self.log.borrow_mut() = Some(log);
+            self.log_event(Event::Open);
+        }
+        if planned {
+            self.plans.begin();
+            if self.plans.current().can_repeat() {
+                self.mode.set(Mode::Repeating);
+            }
+        }
+        self.choose_mode();
+    }
+
+    /// A scope opens inside a step that is planned or recorded.
+    #[cold]
+    fn enter_inner(&self) {
+        if let Some(planned) = self.plans.followed() {
+            let repeats = self.mode.get() == Mode::Repeating;
+            if !(repeats && planned.open_as_before()) {
+                self.count_from_here();
+                planned.open();
+            }
+        }
+        self.log_event(Event::Open);
+    }
+
+    pub(super) fn log_event(&self, event: Event) {
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.push(event);
+        }
+    }
+
+    /// The log of the last recorded step, once.
+    pub fn take_log(&self) -> Option<EventLog> {
+        self.log.borrow_mut().take()
+    }
+}
