@@ -8,7 +8,7 @@ use arena_core::cudarc::nvrtc::Ptx;
 use arena_core::{Alignment, ByteSize, Cuda, Device, Persistent, RawArena, Transient, View};
 use cuda_standin::Standin;
 
-const PTX: &str = include_str!("../../cuda-standin/tests/ptx/numeric.ptx");
+const PTX: &str = include_str!("../../../standins/cuda/tests/ptx/numeric.ptx");
 
 fn arena() -> RawArena<Cuda> {
     RawArena::new(Cuda::new(0).unwrap(), ByteSize::kib(64)).unwrap()

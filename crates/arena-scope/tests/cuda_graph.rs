@@ -14,7 +14,7 @@ use arena_scope::{
 use cuda::{CAPACITY, arena, arena_with, side_stream};
 use cuda_standin::Standin;
 
-const PTX: &str = include_str!("../../cuda-standin/tests/ptx/numeric.ptx");
+const PTX: &str = include_str!("../../../standins/cuda/tests/ptx/numeric.ptx");
 const TRAIN: ScopeOptions = ScopeOptions::named("train");
 
 /// An arena and a step that doubles its weights by a kernel, through a scratch buffer.

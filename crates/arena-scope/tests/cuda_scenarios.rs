@@ -15,7 +15,7 @@ use arena_scope::{
 use cuda::{Seen, arena, arena_with, settle, side_stream};
 use cuda_standin::{Mode, Standin};
 
-const PTX: &str = include_str!("../../cuda-standin/tests/ptx/numeric.ptx");
+const PTX: &str = include_str!("../../../standins/cuda/tests/ptx/numeric.ptx");
 
 fn on_cuda(capacity: ByteSize) -> Arena<Cuda> {
     Arena::builder(Cuda::new(0).unwrap()).capacity(capacity).build().unwrap()
