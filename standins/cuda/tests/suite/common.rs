@@ -1,5 +1,4 @@
 //! Loading and launching for the kernel tests.
-#![allow(dead_code, unused_macros, reason = "each test program uses its own part")]
 
 use cuda_standin::Standin;
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, LaunchConfig};

@@ -3,9 +3,7 @@
 //! `pip install nvidia-cuda-nvrtc-cu12` is enough: the library is looked for on the loader's path, and then where
 //! Python keeps its packages.
 
-mod common;
-
-use common::{Bench, flat};
+use crate::common::{Bench, flat};
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::path::PathBuf;
@@ -38,7 +36,7 @@ fn every_architecture_that_nvrtc_compiles_for_can_be_loaded_and_run() {
         println!("skipped: libnvrtc.so.12 is not installed");
         return;
     }
-    for source in [include_str!("ptx/cnn.cu"), include_str!("ptx/numeric.cu")] {
+    for source in [include_str!("../ptx/cnn.cu"), include_str!("../ptx/numeric.cu")] {
         for (arch, fast) in [("compute_75", false), ("compute_80", true), ("compute_90", false)] {
             let options = if fast { vec!["--use_fast_math".to_owned()] } else { Vec::new() };
             let options = CompileOptions { arch: Some(arch), options, ..CompileOptions::default() };

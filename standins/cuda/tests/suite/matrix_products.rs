@@ -1,8 +1,6 @@
 //! The cuBLAS stand-in through cudarc: results, order, refusals.
 
-mod common;
-
-use common::{assert_close, numbers};
+use crate::common::{assert_close, numbers};
 use cuda_standin::Standin;
 use cudarc::cublas::sys::{
     cublasOperation_t as Op, cublasPointerMode_t as Mode, cublasStatus_t as Status,

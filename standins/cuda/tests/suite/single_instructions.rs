@@ -1,14 +1,12 @@
 //! Instructions by hand, one line each: those that NVRTC's output above happens not to hold, and their corner cases.
 
-mod common;
-
-use common::Bench;
+use crate::common::{Bench, shape};
 
 /// Launches `k` with so many threads on the three inputs; gives a word for each thread.
 fn launch_words(bench: &Bench, threads: u32, inputs: [u64; 3]) -> Vec<u64> {
     let mut out = bench.stream.alloc_zeros::<u64>(threads as usize).unwrap();
     let [a, b, c] = &inputs;
-    launch!(bench, "k", common::shape(1, threads), &mut out, a, b, c);
+    launch!(bench, "k", shape(1, threads), &mut out, a, b, c);
     bench.finish();
     bench.stream.clone_dtoh(&out).unwrap()
 }

@@ -1,11 +1,9 @@
 //! The kernels of a small convolutional network, compiled by NVRTC, against the same sums in Rust.
 
-mod common;
-
-use common::{Bench, assert_close, flat, numbers, shape};
+use crate::common::{Bench, assert_close, flat, numbers, shape};
 use cudarc::driver::LaunchConfig;
 
-const PTX: &str = include_str!("ptx/cnn.ptx");
+const PTX: &str = include_str!("../ptx/cnn.ptx");
 
 /// A small convolution: batch, input channels, height, width, output channels, kernel.
 const CONV: [i32; 6] = [2, 3, 7, 6, 4, 3];

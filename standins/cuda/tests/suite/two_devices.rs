@@ -93,7 +93,7 @@ fn a_kernel_reaches_another_device_only_as_a_peer() {
             // SAFETY: a live context.
             codes.push(unsafe { sys::cuCtxEnablePeerAccess(one.cu_ctx(), 0) });
         }
-        let module = two.load_module(Ptx::from_src(include_str!("ptx/numeric.ptx"))).unwrap();
+        let module = two.load_module(Ptx::from_src(include_str!("../ptx/numeric.ptx"))).unwrap();
         let kernel = module.load_function("unchecked_copy").unwrap();
         let (far_address, config) = (far.device_ptr(&first).0, LaunchConfig::for_num_elems(32));
         let config = LaunchConfig { block_dim: (32, 1, 1), ..config };
@@ -116,7 +116,7 @@ fn a_kernel_is_launched_on_a_stream_of_its_own_context() {
     let standin = Standin::load().unwrap();
     standin.set_devices(2);
     let (one, two) = (CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap());
-    let module = one.load_module(Ptx::from_src(include_str!("ptx/numeric.ptx"))).unwrap();
+    let module = one.load_module(Ptx::from_src(include_str!("../ptx/numeric.ptx"))).unwrap();
     let kernel = module.load_function("traps").unwrap();
     let stream = two.new_stream().unwrap();
     let mut launch = stream.launch_builder(&kernel);

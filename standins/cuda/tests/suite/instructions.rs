@@ -1,11 +1,9 @@
 //! Kernels for each kind of instruction, compiled by NVRTC, against Rust.
 
-mod common;
-
-use common::{Bench, assert_close, flat, numbers, shape};
+use crate::common::{Bench, assert_close, flat, numbers, shape};
 use cudarc::driver::{LaunchConfig, sys};
 
-const PTX: &str = include_str!("ptx/numeric.ptx");
+const PTX: &str = include_str!("../ptx/numeric.ptx");
 
 #[test]
 fn matrix_product_with_shared_tiles() {
@@ -58,7 +56,7 @@ fn vectors_of_four_floats() {
 
 #[test]
 fn half_precision_alone_and_in_pairs() {
-    let bench = Bench::new(include_str!("ptx/half.ptx"));
+    let bench = Bench::new(include_str!("../ptx/half.ptx"));
     let half = |x: f32| half::f16::from_f32(x);
     let x: Vec<f32> = numbers(20, 3).iter().map(|v| v * 5.0).collect();
     let d_x = bench.stream.clone_htod(&x).unwrap();

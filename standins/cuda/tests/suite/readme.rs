@@ -20,7 +20,7 @@ fn exported(folder: &Path) -> Vec<String> {
 #[test]
 fn every_exported_function_is_in_the_readme() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let names = [exported(&root.join("src/api")), exported(&root.join("../cublas/src"))].concat();
     assert!(names.len() > 150, "{} functions", names.len());
     for name in names {
