@@ -1,10 +1,13 @@
-//! A machine without a driver: this program never loads the stand-in.
-#![cfg(feature = "_cuda")]
+//! A machine without a driver: the test has a process of its own, for the others load the stand-in.
 
 use arena_core::{Cuda, DeviceErrorKind, ErrorKind};
 
 #[test]
 fn without_a_driver_a_plain_error_says_so() {
+    arena_testing::alone(|| a_plain_error_says_so());
+}
+
+fn a_plain_error_says_so() {
     // SAFETY: loading a driver, if there is one, runs its initialisers, as any program may.
     if unsafe { arena_core::cudarc::driver::sys::is_culib_present() } {
         println!("skipped: there is a CUDA driver here");

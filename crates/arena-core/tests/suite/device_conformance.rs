@@ -1,10 +1,9 @@
 //! Every device passes the same list.
 
-mod conformance;
-
 use arena_core::device::{Call, Counting, Device, Failing, Limited};
 use arena_core::{ByteSize, Host, Probe};
-use conformance::conforms;
+
+use crate::conformance::conforms;
 
 #[test]
 fn the_host_conforms() {

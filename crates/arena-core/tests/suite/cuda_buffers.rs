@@ -1,5 +1,4 @@
 //! The arena's buffers inside cudarc's safe calls and launches.
-#![cfg(feature = "_cuda")]
 
 use arena_core::cudarc::driver::{
     DevicePtr, DevicePtrMut, DeviceSlice, LaunchConfig, PushKernelArg, SyncOnDrop,
@@ -8,7 +7,7 @@ use arena_core::cudarc::nvrtc::Ptx;
 use arena_core::{Alignment, ByteSize, Cuda, Device, Persistent, RawArena, Transient, View};
 use cuda_standin::Standin;
 
-const PTX: &str = include_str!("../../../standins/cuda/tests/ptx/numeric.ptx");
+const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx");
 
 fn arena() -> RawArena<Cuda> {
     RawArena::new(Cuda::new(0).unwrap(), ByteSize::kib(64)).unwrap()

@@ -1,5 +1,4 @@
 //! What a cuBLAS workspace must be; the rest of it is tested with scopes.
-#![cfg(feature = "_cuda")]
 
 use arena_core::device::cuda::Blas;
 use arena_core::{Alignment, ByteSize, Cuda, Device, ErrorKind, RawArena};

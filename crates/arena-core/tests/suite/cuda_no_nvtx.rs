@@ -1,5 +1,4 @@
 //! A machine with a driver and without NVTX: this program never loads the stand-in for NVTX.
-#![cfg(feature = "_cuda")]
 
 use arena_core::{Cuda, Device, DeviceErrorKind, ErrorKind};
 use cuda_standin::Standin;

@@ -1,5 +1,4 @@
 //! The CUDA device on the stand-in driver: memory, sizes, reads, several devices.
-#![cfg(feature = "_cuda")]
 
 use arena_core::cudarc::driver::{CudaContext, result, sys};
 use arena_core::{
