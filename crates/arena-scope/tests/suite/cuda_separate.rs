@@ -1,11 +1,8 @@
 //! Each buffer in a driver allocation of its own, on the stand-in driver.
-#![cfg(feature = "_cuda")]
 
-mod cuda;
-
+use crate::cuda::{CAPACITY, arena, side_stream};
 use arena_scope::cudarc::driver::sys;
 use arena_scope::{Arena, Cuda, Device, Error, ErrorKind, Placement, Reset};
-use cuda::{CAPACITY, arena, side_stream};
 use cuda_standin::Standin;
 use rstest::rstest;
 

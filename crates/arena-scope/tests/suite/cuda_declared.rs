@@ -1,11 +1,8 @@
 //! What a declaration lets be: of a persistent buffer on another stream, the step's plan.
-#![cfg(feature = "_cuda")]
 
-mod cuda;
-
+use crate::cuda::arena_of;
 use arena_scope::device::cuda::Blas;
 use arena_scope::{Alignment, Arena, ByteSize, Cuda, Error, PlannedSlot, ScopeOptions, SlotTable};
-use cuda::arena_of;
 use cuda_standin::Standin;
 use rstest::rstest;
 

@@ -1,17 +1,14 @@
 //! cuBLAS in the arena's memory.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::sync::Arc;
 
+use crate::cuda::side_stream;
 use arena_scope::cudarc::cublas::sys::{cublasOperation_t, cublasSgemm_v2, cublasStatus_t};
 use arena_scope::cudarc::driver::CudaStream;
 use arena_scope::device::cuda::Blas;
 use arena_scope::{
     Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent, View, ViewMut,
 };
-use cuda::side_stream;
 use cuda_standin::Standin;
 
 const WORKSPACE: usize = 4 << 20;
@@ -165,7 +162,7 @@ fn two_streams_do_not_work_in_the_workspace_at_a_time() {
         multiply(&blas, x.view(), x.view(), out.view_mut()).unwrap();
         blas.set_stream(&second).unwrap();
         second.synchronize().map_err(|error| error.0).unwrap();
-        let mut seen = cuda::Seen::new(second.context());
+        let mut seen = crate::cuda::Seen::new(second.context());
         seen.copy_raw(&second, out.address());
         assert_eq!(seen.after(&second), [1.0, 0.0, 12.0, 1.0], "seed {seed}");
     }

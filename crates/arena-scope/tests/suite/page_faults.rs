@@ -49,7 +49,7 @@ fn child() -> Result<(), Error> {
 fn end_of_child(placement: Placement, bytes: u64, alignment: u64, offset: i64) -> ExitStatus {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program)
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "page_faults::child", "--nocapture"])
         .env(ORDER, format!("{placement:?} {bytes} {alignment} {offset}"))
         .env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0")
         .output()

@@ -1,5 +1,4 @@
 //! A second stream, and what it saw.
-#![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::sync::Arc;
 

@@ -1,14 +1,11 @@
 //! Input that is copied while the step before runs, and results that arrive later.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::cuda::{Seen, arena, arena_with, side_stream};
 use arena_scope::cudarc::driver::{CudaStream, sys};
 use arena_scope::device::cuda::InputSlots;
 use arena_scope::{DeviceErrorKind, Error, ErrorKind, Reset, ScopeOptions};
-use cuda::{Seen, arena, arena_with, side_stream};
 use cuda_standin::{Mode, Standin};
 
 fn is_in_use<T: std::fmt::Debug>(outcome: Result<T, Error>) -> bool {

@@ -1,8 +1,7 @@
 //! Arenas that are alive when the program ends, however it ends. Each case is a program of its own:
 //! this one, run again for one test.
-#![cfg(feature = "_cuda")]
 
-mod cuda;
+use crate::cuda;
 
 use std::cell::RefCell;
 use std::process::{Command, ExitStatus};
@@ -67,7 +66,7 @@ fn child() {
 fn run(case: &str) -> ExitStatus {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
-    command.args(["--exact", "child", "--test-threads=1"]).env(CASE, case);
+    command.args(["--exact", "cuda_teardown::child", "--test-threads=1"]).env(CASE, case);
     command.output().unwrap().status
 }
 

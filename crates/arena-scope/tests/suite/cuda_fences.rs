@@ -1,14 +1,11 @@
 //! Reuse is ordered on the device: a stream that was declared has ended its work before the memory
 //! is used again, in any order that a device may choose; one that was not declared loses it.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::sync::Arc;
 
+use crate::cuda::{Seen, arena, arena_with, settle, side_stream};
 use arena_scope::cudarc::driver::{CudaStream, sys};
 use arena_scope::{Arena, Cuda, Device, Error, ErrorKind, Reset, Scope, Transient};
-use cuda::{Seen, arena, arena_with, settle, side_stream};
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
 

@@ -1,13 +1,10 @@
 //! A training step's driver calls: how many, and what happens when one of them fails.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::sync::Arc;
 
+use crate::cuda::{arena, arena_with, side_stream};
 use arena_scope::cudarc::driver::CudaStream;
 use arena_scope::{Arena, Cuda, DeviceErrorKind, Error, ErrorKind, Persistent, Reset};
-use cuda::{arena, arena_with, side_stream};
 use cuda_standin::{Leaks, Standin};
 use rstest::rstest;
 

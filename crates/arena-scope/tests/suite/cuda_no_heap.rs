@@ -1,13 +1,11 @@
 //! In a loop that sends its input ahead and reads its results behind, a step allocates nothing on the
-//! host's heap. A program has one global allocator, so this is a binary of its own.
-#![cfg(feature = "_cuda")]
+//! host's heap.
 
-mod cuda;
-mod heap;
+use crate::heap;
 
+use crate::cuda::arena_with;
 use arena_scope::device::cuda::InputSlots;
 use arena_scope::{Error, Reset};
-use cuda::arena_with;
 use cuda_standin::{Mode, Standin};
 
 /// Ten steps, each with a batch that was sent ahead and a result that `read` takes two steps later; what

@@ -1,8 +1,7 @@
 //! Each scope is a range on a profiler's timeline, if that is asked for. On the stand-ins for the driver
 //! and for NVTX.
-#![cfg(feature = "_cuda")]
 
-mod heap;
+use crate::heap;
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,4 @@
-//! The host heap of a test program, counted for each thread. A program has one global allocator, so who
-//! takes this module is a binary of its own.
+//! The host heap of this program, counted for each thread, so that the tests beside one do not matter.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

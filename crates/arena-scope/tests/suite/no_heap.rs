@@ -1,8 +1,7 @@
 //! Promises 9 and 10: from the third step on, a step allocates nothing on the host's heap, and the
-//! device is asked for memory once. A program has one global allocator, so this is a binary of its
-//! own, and the count is per thread.
+//! device is asked for memory once.
 
-mod heap;
+use crate::heap;
 
 use arena_scope::bumpalo::boxed::Box as BumpBox;
 use arena_scope::device::{Call, Counting};

@@ -1,20 +1,17 @@
 //! A step captured once and replayed: what it does, what is refused meanwhile, and when it is stale.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::cuda::{CAPACITY, arena, arena_with, side_stream};
 use arena_scope::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg, sys};
 use arena_scope::cudarc::nvrtc::Ptx;
 use arena_scope::{
     Alignment, Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent,
     Placement, PlannedSlot, Reset, Scope, ScopeOptions, SlotTable, StepGraph,
 };
-use cuda::{CAPACITY, arena, arena_with, side_stream};
 use cuda_standin::Standin;
 
-const PTX: &str = include_str!("../../../standins/cuda/tests/ptx/numeric.ptx");
+const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx");
 const TRAIN: ScopeOptions = ScopeOptions::named("train");
 
 /// An arena and a step that doubles its weights by a kernel, through a scratch buffer.

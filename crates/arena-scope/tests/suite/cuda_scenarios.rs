@@ -1,21 +1,18 @@
 //! Scenarios that hold on every device, on CUDA: growth, exhaustion, failing steps, poison, reads.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::cuda::{Seen, arena, arena_with, settle, side_stream};
 use arena_scope::cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg, sys};
 use arena_scope::cudarc::nvrtc::Ptx;
 use arena_scope::{
     Arena, ByteSize, Cuda, Device, Error, Exhausted, Persistent, Reset, Scope, ScopeOptions, View,
     ViewMut,
 };
-use cuda::{Seen, arena, arena_with, settle, side_stream};
 use cuda_standin::{Mode, Standin};
 
-const PTX: &str = include_str!("../../../standins/cuda/tests/ptx/numeric.ptx");
+const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx");
 
 fn on_cuda(capacity: ByteSize) -> Arena<Cuda> {
     Arena::builder(Cuda::new(0).unwrap()).capacity(capacity).build().unwrap()

@@ -1,14 +1,11 @@
 //! Under a plan the drop of a buffer makes room within the step. Where another stream may use the buffer
 //! it does not: its bytes are used again after the join alone.
-#![cfg(feature = "_cuda")]
-
-mod cuda;
 
 use std::sync::Arc;
 
+use crate::cuda::{Seen, arena, settle, side_stream};
 use arena_scope::cudarc::driver::CudaStream;
 use arena_scope::{Alignment, Arena, Cuda, Error, PlannedSlot, ScopeOptions, SlotTable};
-use cuda::{Seen, arena, settle, side_stream};
 use cuda_standin::Standin;
 use rstest::rstest;
 
