@@ -1,13 +1,12 @@
 //! The network on the stand-in driver, through the arena: the same losses and gradients as on the
 //! host, and the whole loop.
 
-mod common;
-mod cuda_common;
-
 use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
+use crate::common::in_pool;
+use crate::cuda_common::{assert_near, backend, bits};
 use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
@@ -17,8 +16,6 @@ use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trained, Trainer};
-use common::in_pool;
-use cuda_common::{assert_near, backend, bits};
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
 

@@ -1,7 +1,7 @@
 //! The kernels on the stand-in driver: compiled anew where NVRTC is installed, or else from the
 //! committed PTX.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+#![allow(unreachable_pub, reason = "it is no library")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,10 +4,8 @@
 //! Every output and workspace starts as NaN (routes as 0xFF), so a kernel that read one, or left
 //! an element unwritten, would fail the comparison (B016, B017).
 
-mod common;
-
+use crate::common::*;
 use arena_train::backend::host::{self, Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
-use common::*;
 use rstest::rstest;
 
 /// Threads to cut the work for: fewer, as many and more than there are images or channels.

@@ -1,12 +1,11 @@
 //! The loop in the arena: memory as told beforehand, the same numbers whatever is done to released
 //! memory, and a run that continues where it stopped.
 
-mod common;
-
 use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
+use crate::common::in_pool;
 use arena_scope::{Arena, ByteSize, Host, Reset, Scope, ScopeOptions, Transient};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, HostBackend};
@@ -17,7 +16,6 @@ use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
-use common::in_pool;
 use rstest::rstest;
 
 const THREADS: usize = 2;

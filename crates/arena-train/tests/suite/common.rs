@@ -1,6 +1,6 @@
 //! The operations in f64, written as their definitions, and helpers that the tests share.
 
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+#![allow(unreachable_pub, reason = "it is no library")]
 
 use arena_train::backend::host::{ConvShape, LinearShape};
 use rand_chacha::ChaCha8Rng;

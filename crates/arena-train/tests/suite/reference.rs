@@ -2,10 +2,8 @@
 //!
 //! `kernels.rs` then checks the kernels against the reference.
 
-mod common;
-
+use crate::common::*;
 use arena_train::backend::host::{ConvShape, LinearShape};
-use common::*;
 use rstest::rstest;
 
 #[rstest]

@@ -1,12 +1,10 @@
 //! The kernels put together: the gradients of the whole network, and steps that repeat to the bit.
 
-mod common;
-
+use crate::common::*;
 use arena_train::backend::host::{
     self, Activation, ConvShape, KernelError, LinearShape, SgdConfig,
 };
 use arena_train::init::{LOGITS_SCALE, he_uniform};
-use common::*;
 
 struct Shapes(ConvShape, ConvShape, LinearShape, LinearShape);
 

@@ -1,12 +1,9 @@
 //! The kernels in a captured graph: nothing in them forbids it, and the device counts the steps.
 
-mod common;
-mod cuda_common;
-
+use crate::common::random;
+use crate::cuda_common::{Bench, assert_near};
 use arena_train::backend::cuda::StepCounter;
 use arena_train::backend::host::{AdamConfig, LinearShape};
-use common::random;
-use cuda_common::{Bench, assert_near};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 const SHAPE: LinearShape = LinearShape { batch: 3, in_features: 40, out_features: 7 };

@@ -1,11 +1,9 @@
 //! What the kernels refuse before anything is queued, what they do for an empty batch, and how the
 //! device's own refusals come out.
 
-mod cuda_common;
-
+use crate::cuda_common::{Bench, bits};
 use arena_train::backend::cuda::{CudaError, Input, Kernels, LossOutput, Output};
 use arena_train::backend::host::{Activation, AdamConfig, ConvShape, KernelError, LinearShape};
-use cuda_common::{Bench, bits};
 use cuda_standin::Standin;
 use rstest::rstest;
 

@@ -5,14 +5,11 @@
 //! Every output and workspace starts as NaN (routes as 0xFF), so a kernel that read one, or left an
 //! element unwritten, would fail the comparison.
 
-mod common;
-mod cuda_common;
-
+use crate::common::{in_pool, random};
+use crate::cuda_common::{Bench, assert_near, bits};
 use arena_train::backend::cuda::{LossOutput, StepCounter};
 use arena_train::backend::host::{self, Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
 use arena_train::data::{Dataset, fill_batch};
-use common::{in_pool, random};
-use cuda_common::{Bench, assert_near, bits};
 use cuda_standin::Standin;
 use rstest::rstest;
 
@@ -153,10 +150,10 @@ fn convolution_agrees_with_the_host(#[case] shape: ConvShape) {
         assert_near("input gradient", &found.dx, &expected.dx, TOLERANCE);
     } else {
         // The host serves no gradient of one channel: the definition has to do.
-        let wide = |values: &[f32]| common::wide(values);
+        let wide = |values: &[f32]| crate::common::wide(values);
         let (x, w, dy) = (wide(&case.x), wide(&case.w), wide(&case.dy));
-        let gradients = common::conv_backward(&shape, &x, &w, &expected.routes, &dy);
-        common::assert_close("input gradient", &found.dx, &gradients.input, 1e-5);
+        let gradients = crate::common::conv_backward(&shape, &x, &w, &expected.routes, &dy);
+        crate::common::assert_close("input gradient", &found.dx, &gradients.input, 1e-5);
     }
 }
 

@@ -1,6 +1,4 @@
-//! From the third step on a training step allocates nothing on the heap.
-
-mod common;
+//! On the host.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -11,16 +9,13 @@ use arena_train::backend::host::AdamConfig;
 use arena_train::capacity::{self, Placement};
 use arena_train::data::Mnist;
 use arena_train::heap;
-use arena_train::heap::{CountingAllocator, own_allocations};
+use arena_train::heap::own_allocations;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trainer};
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// One test only: another one would count into the same numbers.
 #[test]
 fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
+    let _alone = crate::alone();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let data = Mnist::load(&folder).expect("the data is in the repository");
     let config = RunConfig {
@@ -33,7 +28,7 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
         steps: Some(8),
         ahead: None,
     };
-    common::in_pool(|| {
+    crate::common::in_pool(|| {
         let backend = HostBackend::new(2);
         let placement = Placement::Planned;
         let demand =

@@ -1,10 +1,8 @@
 //! What NVRTC makes of the kernels: the committed PTX is its text, and the launches pass what each
 //! kernel takes.
 
-mod cuda_common;
-
+use crate::cuda_common::{COMMITTED, COMMITTED_FOR, open_nvrtc};
 use arena_train::backend::cuda::{CudaError, SIGNATURES, SOURCE, compile};
-use cuda_common::{COMMITTED, COMMITTED_FOR, open_nvrtc};
 
 /// The names and parameter types of the kernels that a PTX text defines.
 fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {

@@ -1,12 +1,11 @@
 //! Steps that the host does not wait for: the same numbers with a graph and without, and what a step
 //! costs in driver calls.
 
-mod common;
-mod cuda_common;
-
 use std::num::NonZeroU16;
 use std::sync::atomic::AtomicBool;
 
+use crate::common::in_pool;
+use crate::cuda_common::{assert_near, backend, bits};
 use arena_scope::{Cuda, Host, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::{AdamConfig, SgdConfig};
@@ -17,8 +16,6 @@ use arena_train::optimizer::Optimizer;
 use arena_train::training::{
     AheadConfig, EVALUATE, Evaluation, Per, RunConfig, TRAIN, Trained, Trainer,
 };
-use common::in_pool;
-use cuda_common::{assert_near, backend, bits};
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
 

@@ -2,9 +2,6 @@
 //! on the host's heap. It waits for the device once, to read its loss. So too where batches are sent ahead,
 //! and then it waits for the loss of the step before it, unless that has arrived.
 
-mod common;
-mod cuda_common;
-
 use std::num::NonZeroU16;
 use std::sync::atomic::AtomicBool;
 
@@ -12,13 +9,9 @@ use arena_scope::{Cuda, Reset};
 use arena_train::backend::host::AdamConfig;
 use arena_train::capacity::{self, Placement};
 use arena_train::data::{Dataset, Mnist};
-use arena_train::heap::CountingAllocator;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
 use cuda_standin::Standin;
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Driver calls that allocate, or make something that has to be released.
 const MAKES: [&str; 8] = [
@@ -35,9 +28,9 @@ const MAKES: [&str; 8] = [
 /// Driver calls that wait.
 const WAITS: [&str; 3] = ["cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"];
 
-/// One test only: another one would count into the same numbers.
 #[test]
 fn a_steady_step_makes_nothing_and_waits_once() {
+    let _alone = crate::alone();
     let images = 20;
     let pixels = (0..images * 784).map(|i| (i * 31 % 256) as u8).collect();
     let labels = (0..images).map(|i| (i % 10) as u8).collect();
@@ -58,7 +51,7 @@ fn a_steady_step_makes_nothing_and_waits_once() {
             ahead,
         };
         let device = Cuda::new(0).unwrap();
-        let backend = cuda_common::backend(&device);
+        let backend = crate::cuda_common::backend(&device);
         let demand =
             capacity::demand(&device, &backend, &config, &data, Placement::Bump, None).unwrap();
         let capacity = capacity::choose(&demand, None, &config).unwrap();
