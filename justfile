@@ -37,7 +37,7 @@ san:
 
 # The CUDA tests on the stand-in driver, without a GPU
 cuda:
-    cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test 'cuda*' --test device_conformance
+    cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test '*' -- cuda
 
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:

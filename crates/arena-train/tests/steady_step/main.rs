@@ -11,12 +11,12 @@ use arena_train::heap::CountingAllocator;
 #[expect(dead_code, reason = "a part of it is used")]
 mod common;
 #[cfg(feature = "_cuda")]
-mod cuda;
-#[cfg(feature = "_cuda")]
 #[path = "../suite/cuda_common.rs"]
 #[expect(dead_code, reason = "a part of it is used")]
 mod cuda_common;
-mod host;
+#[cfg(feature = "_cuda")]
+mod cuda_steady_step;
+mod steady_step;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

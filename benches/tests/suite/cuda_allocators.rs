@@ -8,7 +8,7 @@ use arena_train::backend::CudaBackend;
 use cuda_standin::Standin;
 
 /// The kernels are not run here, only asked what workspaces they need.
-const PTX: &str = include_str!("../../crates/arena-train/tests/ptx/kernels.ptx");
+const PTX: &str = include_str!("../../../crates/arena-train/tests/ptx/kernels.ptx");
 
 /// Driver calls for memory.
 const NAMES: [&str; 4] = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"];
