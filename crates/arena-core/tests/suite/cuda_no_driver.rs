@@ -1,14 +1,14 @@
 //! A machine without a driver: the test has a process of its own, for the others load the stand-in.
 
 use arena_core::{Cuda, DeviceErrorKind, ErrorKind};
+use arena_testing::{alone, skip};
 
 #[test]
 fn without_a_driver_a_plain_error_says_so() {
-    arena_testing::alone(|| {
+    alone(|| {
         // SAFETY: loading a driver, if there is one, runs its initialisers, as any program may.
         if unsafe { arena_core::cudarc::driver::sys::is_culib_present() } {
-            println!("skipped: there is a CUDA driver here");
-            return;
+            return skip("there is a CUDA driver");
         }
         let errors =
             [Cuda::new(0).map(drop), Cuda::new(7).map(drop), Cuda::device_count().map(drop)];

@@ -1,6 +1,7 @@
 //! A machine with a driver and without NVTX: this program never loads the stand-in for NVTX.
 
 use arena_core::{Cuda, Device, DeviceErrorKind, ErrorKind};
+use arena_testing::skip;
 use cuda_standin::Standin;
 
 #[test]
@@ -11,8 +12,7 @@ fn without_nvtx_a_plain_error_says_so_and_the_device_is_gone() {
         // Then at least the real one is called.
         let device = Cuda::new(0).unwrap().with_ranges().unwrap();
         device.end_range(device.begin_range("train").unwrap());
-        println!("skipped: NVTX is installed here");
-        return;
+        return skip("NVTX is installed");
     }
     let error = Cuda::new(0).unwrap().with_ranges().unwrap_err();
     let ErrorKind::Device(device_error) = error.kind() else { panic!("{error:?}") };

@@ -4,6 +4,7 @@
 use std::process::{Command, Output};
 
 use arena_scope::Cuda;
+use arena_testing::{alone, skip};
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
@@ -22,15 +23,18 @@ fn one_line(output: &Output) -> String {
 
 #[test]
 fn without_a_device_the_program_says_so_in_one_line_and_exits_with_2() {
-    let Err(reason) = Cuda::new(0) else {
-        println!("skipped: there is a CUDA device");
-        return;
-    };
-    // Told before the data is looked for.
-    let told = one_line(&program().args(["--data", "no/such/folder"]).output().unwrap());
-    assert_eq!(told.trim_end(), format!("arena-train: {reason}"));
-    let because = if cfg!(feature = "_cuda") { "no CUDA driver" } else { "without the feature" };
-    assert!(told.contains(because), "{told}");
+    // The other tests load the stand-in.
+    alone(|| {
+        let Err(reason) = Cuda::new(0) else {
+            return skip("there is a CUDA device");
+        };
+        // Told before the data is looked for.
+        let told = one_line(&program().args(["--data", "no/such/folder"]).output().unwrap());
+        assert_eq!(told.trim_end(), format!("arena-train: {reason}"));
+        let because =
+            if cfg!(feature = "_cuda") { "no CUDA driver" } else { "without the feature" };
+        assert!(told.contains(because), "{told}");
+    });
 }
 
 /// Told before the device or the data is looked for.
@@ -104,8 +108,7 @@ mod on_the_standin {
     #[test]
     fn the_program_trains_on_the_device_and_prints_its_summary() {
         let Some(nvrtc) = nvrtc_folder() else {
-            println!("skipped: NVRTC is not in .venv; scripts/kernels.sh installs it");
-            return;
+            return skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
         };
         let data = few_images();
         let run = |command: &mut Command| {
@@ -136,8 +139,7 @@ mod on_the_standin {
     #[test]
     fn the_program_replays_its_steps_and_says_how_often() {
         let Some(nvrtc) = nvrtc_folder() else {
-            println!("skipped: NVRTC is not in .venv; scripts/kernels.sh installs it");
-            return;
+            return skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
         };
         let data = few_images();
         let run = |arguments: &[&str]| {
@@ -164,20 +166,21 @@ mod on_the_standin {
 
     #[test]
     fn without_nvrtc_the_program_says_so_in_one_line_and_exits_with_2() {
-        if on_the_loaders_path("libnvrtc.so.12") {
-            println!("skipped: NVRTC is on the loader's path");
-            return;
-        }
-        let output = on_the_standin().env_remove("LD_LIBRARY_PATH").output().unwrap();
-        let told = one_line(&output);
-        assert!(told.starts_with("arena-train: libnvrtc is not installed"), "{told}");
+        // The other tests open NVRTC, and what is open is found by its name.
+        alone(|| {
+            if on_the_loaders_path("libnvrtc.so.12") {
+                return skip("NVRTC is on the loader's path");
+            }
+            let output = on_the_standin().env_remove("LD_LIBRARY_PATH").output().unwrap();
+            let told = one_line(&output);
+            assert!(told.starts_with("arena-train: libnvrtc is not installed"), "{told}");
+        });
     }
 
     #[test]
     fn without_nvtx_ranges_are_refused_in_one_line_with_exit_2() {
         if ["libnvToolsExt.so", "libnvToolsExt.so.1"].into_iter().any(on_the_loaders_path) {
-            println!("skipped: NVTX is on the loader's path");
-            return;
+            return skip("NVTX is on the loader's path");
         }
         let told = one_line(&on_the_standin().arg("--ranges").output().unwrap());
         assert!(told.contains("no NVTX: the loader finds no libnvToolsExt.so"), "{told}");

@@ -2,7 +2,10 @@
 //! kernel takes.
 
 use crate::cuda_common::{COMMITTED, COMMITTED_FOR, open_nvrtc};
+use arena_testing::skip;
 use arena_train::backend::cuda::{CudaError, SIGNATURES, SOURCE, compile};
+
+const NO_NVRTC: &str = "libnvrtc.so.12 is not installed; scripts/kernels.sh installs it";
 
 /// The names and parameter types of the kernels that a PTX text defines.
 fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {
@@ -36,21 +39,20 @@ fn compiler(ptx: &str) -> Option<&str> {
 #[test]
 fn every_launch_passes_the_parameters_of_its_kernel() {
     assert_eq!(entries(COMMITTED), signatures());
-    if open_nvrtc() {
-        assert_eq!(entries(&compile("compute_90").unwrap()), signatures());
+    if !open_nvrtc() {
+        return skip(NO_NVRTC);
     }
+    assert_eq!(entries(&compile("compute_90").unwrap()), signatures());
 }
 
 #[test]
 fn the_committed_ptx_is_what_nvrtc_makes_of_the_source() {
     if !open_nvrtc() {
-        println!("skipped: libnvrtc.so.12 is not installed");
-        return;
+        return skip(NO_NVRTC);
     }
     let fresh = compile(COMMITTED_FOR).unwrap();
     if compiler(&fresh) != compiler(COMMITTED) {
-        println!("skipped: another release of NVRTC than {:?}", compiler(COMMITTED));
-        return;
+        return skip(&format!("NVRTC is of another release than {:?}", compiler(COMMITTED)));
     }
     assert!(fresh == COMMITTED, "the kernels have changed: run scripts/kernels.sh --renew");
 }
@@ -58,8 +60,7 @@ fn the_committed_ptx_is_what_nvrtc_makes_of_the_source() {
 #[test]
 fn an_architecture_that_nvrtc_does_not_know_is_an_error_with_its_words() {
     if !open_nvrtc() {
-        println!("skipped: libnvrtc.so.12 is not installed");
-        return;
+        return skip(NO_NVRTC);
     }
     let Err(CudaError::Compile { architecture, log }) = compile("compute_1") else {
         panic!("compiled for compute_1")

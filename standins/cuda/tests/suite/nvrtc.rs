@@ -1,18 +1,22 @@
 //! The sources beside the committed PTX still compile, where NVRTC can be had, and what it writes runs.
 //!
-//! `pip install nvidia-cuda-nvrtc-cu12` is enough: the library is looked for on the loader's path, and then where
-//! Python keeps its packages.
+//! `pip install nvidia-cuda-nvrtc-cu12` is enough: the library is looked for on the loader's path, and then in the
+//! packages of `.venv` at the workspace's root and of `python3`.
 
 use crate::common::{Bench, flat};
+use arena_testing::skip;
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Opens NVRTC so that cudarc finds it by name, and keeps it open. False when there is none.
 fn open_nvrtc() -> bool {
     let name = "libnvrtc.so.12";
-    std::iter::once(PathBuf::from(name)).chain(python_folder().map(|folder| folder.join(name))).any(
+    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python3");
+    let pythons = [venv, PathBuf::from("python3")];
+    let folders = pythons.iter().filter_map(|python| package_folder(python));
+    std::iter::once(PathBuf::from(name)).chain(folders.map(|folder| folder.join(name))).any(
         |path| {
             // SAFETY: NVRTC runs no code of ours when it is opened.
             let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
@@ -21,20 +25,20 @@ fn open_nvrtc() -> bool {
     )
 }
 
-/// The folder of the wheel's library.
-fn python_folder() -> Option<PathBuf> {
+/// Where a Python keeps NVRTC's library.
+fn package_folder(python: &Path) -> Option<PathBuf> {
     let script = "import nvidia.cuda_nvrtc as n; print(list(n.__path__)[0])";
-    let output = Command::new("python3").args(["-c", script]).output().ok()?;
+    let output = Command::new(python).args(["-c", script]).output().ok()?;
     let path = String::from_utf8(output.stdout).ok()?;
     let folder = PathBuf::from(path.trim()).join("lib");
     folder.is_dir().then_some(folder)
 }
 
 #[test]
+#[ignore = "needs NVRTC; scripts/kernels.sh installs it"]
 fn every_architecture_that_nvrtc_compiles_for_can_be_loaded_and_run() {
     if !open_nvrtc() {
-        println!("skipped: libnvrtc.so.12 is not installed");
-        return;
+        return skip("libnvrtc.so.12 is not installed");
     }
     for source in [include_str!("../ptx/cnn.cu"), include_str!("../ptx/numeric.cu")] {
         for (arch, fast) in [("compute_75", false), ("compute_80", true), ("compute_90", false)] {
