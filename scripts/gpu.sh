@@ -91,13 +91,13 @@ modules() {
 # One module of a test program on the real driver, in a process of its own, for an error that breaks a device breaks it
 # for the process. Tests that end at what only the stand-in can do are counted apart.
 suite_module() {
-    local program=$1 module=$2 package name log status=0 passed stopped failed
+    local program=$1 module=$2 package name log status=0 passed stopped skipped failed
     package=$(basename "$(dirname "$program")")
     name=$package/$module
     log=$logs/suite.$package.$module
     ARENA_REAL_DRIVER=1 ARENA_ALLOW_SKIPS=1 CARGO_MANIFEST_DIR=crates/$package \
         limited 100 "$log" "$program" "$module::" --test-threads=1 || status=$?
-    read -r passed stopped failed < <(awk '
+    read -r passed stopped skipped failed < <(awk '
         /^test .* \.\.\. / { result[$2] = / skipped: / ? "skipped" : $NF }
         /^---- .* stdout ----$/ { section = $2 }
         /only the stand-in has/ && section { stopped[section] = 1 }
@@ -105,14 +105,15 @@ suite_module() {
             for (test in result) {
                 if (result[test] == "ok") { passed++ }
                 else if (test in stopped) { apart++ }
-                else if (result[test] != "ignored" && result[test] != "skipped") { failed++ }
+                else if (result[test] == "skipped") { skipped++ }
+                else if (result[test] != "ignored") { failed++ }
             }
-            print passed + 0, apart + 0, failed + 0
+            print passed + 0, apart + 0, skipped + 0, failed + 0
         }' "$log")
-    local counts="$passed passed, $stopped need the stand-in, $failed failed"
+    local counts="$passed passed, $stopped need the stand-in, $skipped skipped, $failed failed"
     if [[ $status != 0 && $status != 101 ]]; then
         tell FAILED "$name" "$counts; $(why "$status" "$log")"
-    elif ((failed > 0 || passed + stopped == 0)); then
+    elif ((failed > 0 || passed + stopped + skipped == 0)); then
         tell FAILED "$name" "$counts; see $log"
     elif ((passed == 0)); then
         tell absent "$name" "$counts"
