@@ -35,9 +35,13 @@ bench:
 san:
     ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
 
-# The CUDA tests on the stand-in driver, without a GPU
+# The planner on public instances, which are not part of this repository: FOLDER/challenging and FOLDER/idealloc
+instances FOLDER:
+    ARENA_PUBLIC_INSTANCES={{FOLDER}} cargo test -p arena-plan --test suite public_instances -- --include-ignored
+
+# The CUDA tests on the stand-in driver, without a GPU; some need NVRTC (the recipe `kernels` installs it)
 cuda:
-    cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test 'cuda*' --test device_conformance
+    cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test '*' -- cuda
 
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:

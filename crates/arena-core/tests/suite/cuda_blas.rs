@@ -1,0 +1,22 @@
+//! What a cuBLAS workspace must be; the rest of it is tested with scopes.
+
+use arena_core::device::cuda::Blas;
+use arena_core::{Alignment, ByteSize, Cuda, Device, ErrorKind, RawArena};
+use cuda_standin::Standin;
+
+#[test]
+fn a_workspace_that_is_not_aligned_to_256_bytes_is_refused_and_goes_back() {
+    let standin = Standin::load().unwrap();
+    let arena = RawArena::new(Cuda::new(0).unwrap(), ByteSize::kib(64)).unwrap();
+    let mut blas = Blas::on(arena.region().device().stream()).unwrap();
+    let straight = arena.persistent::<u8>(1000, Alignment::DEFAULT).unwrap();
+    let crooked = arena.persistent::<u8>(1000, Alignment::new(8).unwrap()).unwrap();
+    let address = crooked.address();
+    assert!(!address.is_multiple_of(256));
+    let refused = blas.set_workspace(crooked).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Device(_)), "{refused}");
+    assert!(refused.to_string().contains(&format!("256 bytes, {address:#x}")), "{refused}");
+    assert_eq!((standin.calls("cublasSetWorkspace_v2"), blas.workspace_bytes()), (0, 0));
+    blas.set_workspace(straight).unwrap();
+    assert_eq!((standin.calls("cublasSetWorkspace_v2"), blas.workspace_bytes()), (1, 1000));
+}

@@ -1,0 +1,16 @@
+//! The devices and what lies on them: one test program for all of it.
+
+mod conformance;
+mod device_conformance;
+mod devices;
+
+#[cfg(feature = "_cuda")]
+mod cuda_blas;
+#[cfg(feature = "_cuda")]
+mod cuda_buffers;
+#[cfg(feature = "_cuda")]
+mod cuda_device;
+#[cfg(feature = "_cuda")]
+mod cuda_no_driver;
+#[cfg(feature = "_cuda")]
+mod cuda_no_nvtx;

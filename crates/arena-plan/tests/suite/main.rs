@@ -1,0 +1,11 @@
+//! Planning: one test program for all of it.
+
+mod draw;
+mod formats;
+mod optimum;
+mod plans;
+mod program;
+mod programs;
+mod public_instances;
+mod replay;
+mod steps;

@@ -1,0 +1,56 @@
+//! What an arena with scopes holds, as small cases. Numbers such as `B019` name the scenario that a
+//! case comes from: a fault that happened to somebody, with the right values.
+
+#[macro_use]
+mod common;
+mod heap;
+
+mod align;
+mod compile_fail;
+mod exhaust;
+mod grow;
+mod model;
+mod no_heap;
+mod page_faults;
+mod placements;
+mod planned;
+mod poison;
+mod programs;
+mod promises;
+mod retain;
+mod rust_soundness;
+mod scenario_table;
+mod scope_order;
+mod shuffled;
+mod size;
+mod stale;
+mod threads;
+mod use_after_reset;
+mod workspaces;
+
+#[cfg(feature = "_cuda")]
+mod cuda;
+#[cfg(feature = "_cuda")]
+mod cuda_blas;
+#[cfg(feature = "_cuda")]
+mod cuda_declared;
+#[cfg(feature = "_cuda")]
+mod cuda_fences;
+#[cfg(feature = "_cuda")]
+mod cuda_graph;
+#[cfg(feature = "_cuda")]
+mod cuda_no_heap;
+#[cfg(feature = "_cuda")]
+mod cuda_planned;
+#[cfg(feature = "_cuda")]
+mod cuda_ranges;
+#[cfg(feature = "_cuda")]
+mod cuda_scenarios;
+#[cfg(feature = "_cuda")]
+mod cuda_separate;
+#[cfg(feature = "_cuda")]
+mod cuda_slots;
+#[cfg(feature = "_cuda")]
+mod cuda_steps;
+#[cfg(feature = "_cuda")]
+mod cuda_teardown;

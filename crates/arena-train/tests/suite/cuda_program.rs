@@ -1,0 +1,193 @@
+//! `arena-train --device cuda` from outside: without a device, without a library, and on the
+//! stand-in driver.
+
+use std::process::{Command, Output};
+
+use arena_scope::Cuda;
+use arena_testing::{alone, skip};
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    command.args(["--device", "cuda"]);
+    command
+}
+
+/// The one line of an exit with 2, or a panic.
+#[track_caller]
+fn one_line(output: &Output) -> String {
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert_eq!((told.lines().count(), output.stdout.len()), (1, 0), "{told}");
+    told
+}
+
+#[test]
+fn without_a_device_the_program_says_so_in_one_line_and_exits_with_2() {
+    // The other tests load the stand-in.
+    alone(|| {
+        let Err(reason) = Cuda::new(0) else {
+            return skip("there is a CUDA device");
+        };
+        // Told before the data is looked for.
+        let told = one_line(&program().args(["--data", "no/such/folder"]).output().unwrap());
+        assert_eq!(told.trim_end(), format!("arena-train: {reason}"));
+        let because =
+            if cfg!(feature = "_cuda") { "no CUDA driver" } else { "without the feature" };
+        assert!(told.contains(because), "{told}");
+    });
+}
+
+/// Told before the device or the data is looked for.
+#[test]
+fn options_that_run_ahead_of_the_device_are_refused_elsewhere() {
+    for (arguments, option) in [
+        (["--device", "host", "--graph"].as_slice(), "--graph"),
+        (&["--device", "host", "--loss-every", "2"], "--loss-every"),
+        (&["--device", "probe", "--graph"], "--graph"),
+        (&["--device", "cuda", "--per", "epoch", "--loss-every", "2"], "--loss-every"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+        let told = one_line(&command.args(arguments).output().unwrap());
+        let expected =
+            format!("arena-train: {option} is for --device cuda with a scope per minibatch\n");
+        assert_eq!(told, expected);
+    }
+}
+
+#[test]
+fn ranges_are_refused_on_another_device() {
+    for device in ["host", "probe"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+        let told = one_line(&command.args(["--device", device, "--ranges"]).output().unwrap());
+        assert_eq!(told, "arena-train: --ranges is for --device cuda\n");
+    }
+}
+
+#[cfg(feature = "_cuda")]
+mod on_the_standin {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// The program with the stand-in's libraries in the place of the driver and of cuBLAS.
+    fn on_the_standin() -> Command {
+        let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let libraries = ["libcuda_standin.so", "libcublas_standin.so"].map(|name| deps.join(name));
+        let [driver, cublas] = libraries.map(|path| path.to_str().unwrap().to_owned());
+        let mut command = program();
+        command.env("LD_PRELOAD", format!("{driver}:{cublas}"));
+        command
+    }
+
+    /// A folder with so few images that the stand-in can train on them.
+    fn few_images() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let number = |value: u32| value.to_be_bytes();
+        for (name, count) in [("train", 10_u32), ("t10k", 3)] {
+            let header = [number(0x803), number(count), number(28), number(28)].concat();
+            let pixels = (0..count * 784).map(|i| (i * 31 % 256) as u8);
+            let images: Vec<u8> = header.into_iter().chain(pixels).collect();
+            let header = [number(0x801), number(count)].concat();
+            let labels: Vec<u8> = header.into_iter().chain((0..count).map(|i| i as u8)).collect();
+            let path = |kind: &str| folder.path().join(format!("{name}-{kind}-ubyte"));
+            fs::write(path("images-idx3"), images).unwrap();
+            fs::write(path("labels-idx1"), labels).unwrap();
+        }
+        folder
+    }
+
+    /// The folder of NVRTC's library in the workspace's `.venv`.
+    fn nvrtc_folder() -> Option<PathBuf> {
+        let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/lib");
+        let pythons = fs::read_dir(lib).ok()?;
+        let inside = "site-packages/nvidia/cuda_nvrtc/lib";
+        pythons.filter_map(Result::ok).map(|entry| entry.path().join(inside)).find(|p| p.is_dir())
+    }
+
+    #[test]
+    fn the_program_trains_on_the_device_and_prints_its_summary() {
+        let Some(nvrtc) = nvrtc_folder() else {
+            return skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
+        };
+        let data = few_images();
+        let run = |command: &mut Command| {
+            let output = command
+                .args(["--epochs", "1", "--batch", "4", "--data"])
+                .arg(data.path())
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let printed = run(on_the_standin().env("LD_LIBRARY_PATH", nvrtc));
+        for line in [
+            "driver allocations 1, after step 1: 0",
+            "used               at the mark after every step",
+        ] {
+            assert!(printed.contains(line), "`{line}` is missing in:\n{printed}");
+        }
+        let host = run(Command::new(env!("CARGO_BIN_EXE_arena-train")).args(["--threads", "2"]));
+        let loss = |printed: &str| -> f64 {
+            let line = printed.lines().find(|line| line.starts_with("final loss")).unwrap();
+            line.split_whitespace().nth(2).unwrap().parse().unwrap()
+        };
+        let (found, expected) = (loss(&printed), loss(&host));
+        assert!((found - expected).abs() <= 1e-4 * expected, "{found} instead of {expected}");
+    }
+
+    #[test]
+    fn the_program_replays_its_steps_and_says_how_often() {
+        let Some(nvrtc) = nvrtc_folder() else {
+            return skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
+        };
+        let data = few_images();
+        let run = |arguments: &[&str]| {
+            let mut command = on_the_standin();
+            command.env("LD_LIBRARY_PATH", &nvrtc).arg("--data").arg(data.path());
+            let output =
+                command.args(["--epochs", "2", "--batch", "3"]).args(arguments).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let line = |printed: &str, name: &str| {
+            printed.lines().find(|line| line.starts_with(name)).map(str::to_owned)
+        };
+        let plain = run(&[]);
+        assert_eq!(line(&plain, "graph"), None);
+        for placement in ["bump", "planned"] {
+            let replayed = run(&["--graph", "--loss-every", "3", "--placement", placement]);
+            assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{placement}");
+            assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{placement}");
+            // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
+            assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
+        }
+    }
+
+    #[test]
+    fn without_nvrtc_the_program_says_so_in_one_line_and_exits_with_2() {
+        // The other tests open NVRTC, and what is open is found by its name.
+        alone(|| {
+            if on_the_loaders_path("libnvrtc.so.12") {
+                return skip("NVRTC is on the loader's path");
+            }
+            let output = on_the_standin().env_remove("LD_LIBRARY_PATH").output().unwrap();
+            let told = one_line(&output);
+            assert!(told.starts_with("arena-train: libnvrtc is not installed"), "{told}");
+        });
+    }
+
+    #[test]
+    fn without_nvtx_ranges_are_refused_in_one_line_with_exit_2() {
+        if ["libnvToolsExt.so", "libnvToolsExt.so.1"].into_iter().any(on_the_loaders_path) {
+            return skip("NVTX is on the loader's path");
+        }
+        let told = one_line(&on_the_standin().arg("--ranges").output().unwrap());
+        assert!(told.contains("no NVTX: the loader finds no libnvToolsExt.so"), "{told}");
+    }
+
+    fn on_the_loaders_path(name: &str) -> bool {
+        // SAFETY: NVRTC runs no code of ours when it is opened.
+        unsafe { libloading::Library::new(name) }.is_ok()
+    }
+}

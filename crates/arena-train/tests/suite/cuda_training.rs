@@ -1,0 +1,171 @@
+//! The network on the stand-in driver, through the arena: the same losses and gradients as on the
+//! host, and the whole loop.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
+
+use crate::common::in_pool;
+use crate::cuda_common::{assert_near, backend, bits};
+use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Reset, ScopeOptions};
+use arena_train::backend::host::{AdamConfig, SgdConfig};
+use arena_train::backend::{Backend, CudaBackend, HostBackend};
+use arena_train::capacity::{self, Placement};
+use arena_train::data::{Dataset, Mnist};
+use arena_train::error::TrainError;
+use arena_train::model::{Cnn, IMAGE_LEN};
+use arena_train::optimizer::Optimizer;
+use arena_train::training::{Per, RunConfig, Trained, Trainer};
+use cuda_standin::{Mode, Standin};
+use rstest::rstest;
+
+/// Few images, for the stand-in interprets each thread; a short last batch of training and of test.
+static DATA: LazyLock<Mnist> = LazyLock::new(|| {
+    // Asked when it runs as well, for a test that was built on another machine.
+    let manifest = std::env::var("CARGO_MANIFEST_DIR");
+    let manifest = manifest.as_deref().unwrap_or(env!("CARGO_MANIFEST_DIR"));
+    let folder = Path::new(manifest).join("../../data/mnist");
+    let mut data = Mnist::load(&folder).expect("the data is in the repository");
+    let cut = |set: &mut Dataset, images: usize| {
+        set.images.truncate(images * IMAGE_LEN);
+        set.labels.truncate(images);
+    };
+    cut(&mut data.train, 14);
+    cut(&mut data.test, 5);
+    data
+});
+
+const ADAM: Optimizer =
+    Optimizer::Adam(AdamConfig { learning_rate: 2e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
+
+/// The loss of each of three steps, and the gradients of all parameters.
+type Steps = Vec<(f32, Vec<Vec<f32>>)>;
+
+fn three_steps<B: Backend>(device: B::Device, backend: B, optimizer: &Optimizer) -> Steps {
+    let run = || -> Result<Steps, TrainError> {
+        let mut arena = Arena::builder(device).capacity(ByteSize::mib(64)).build()?;
+        let mut model = Cnn::new(&arena, backend, optimizer, 1)?;
+        arena.mark()?;
+        let mut steps = Vec::new();
+        for (step, indices) in [[3, 0, 7, 2], [11, 4, 1, 9], [5, 13, 6, 8]].iter().enumerate() {
+            let loss = arena.scope_with(ScopeOptions::named("train"), |scope| {
+                let mut images = scope.alloc(indices.len() * IMAGE_LEN)?;
+                let mut labels = scope.alloc(indices.len())?;
+                let backend = model.backend();
+                let bytes = backend.load_batch_workspace_bytes(&DATA.train, indices.len());
+                let mut bytes = scope.alloc(bytes)?;
+                let (x, y) = (images.view_mut(), labels.view_mut());
+                backend.load_batch(&DATA.train, indices, x, y, bytes.view_mut())?;
+                let loss = model.gradients(scope, images, labels)?;
+                model.update(optimizer, step as u64 + 1, 1.0)?;
+                Ok::<_, TrainError>(scope.read_one(loss.mean.view())?)
+            })?;
+            let gradients = model.parameters().map(|parameter| parameter.gradient.view().to_vec());
+            steps.push((loss, gradients.into_iter().collect::<Result<_, _>>()?));
+        }
+        Ok(steps)
+    };
+    run().unwrap()
+}
+
+#[rstest]
+#[case::sgd(SGD)]
+#[case::adam(ADAM)]
+fn three_steps_give_the_hosts_losses_and_gradients(#[case] optimizer: Optimizer) {
+    let expected = in_pool(|| three_steps(Host::new(), HostBackend::new(2), &optimizer));
+    let standin = Standin::load().unwrap();
+    let mut first: Option<Vec<u32>> = None;
+    for seed in 0..2 {
+        standin.reset(seed);
+        let device = Cuda::new(0).unwrap();
+        let backend = backend(&device);
+        let found = three_steps(device, backend, &optimizer);
+        for (step, ((loss, gradients), (expected_loss, expected))) in
+            found.iter().zip(&expected).enumerate()
+        {
+            assert_near(&format!("loss of step {step}"), &[*loss], &[*expected_loss], 1e-4);
+            for (tensor, (found, expected)) in gradients.iter().zip(expected).enumerate() {
+                let what = format!("gradient {tensor} of step {step}");
+                assert_near(&what, found, expected, 1e-4);
+            }
+        }
+        let all = found.iter().flat_map(|(loss, gradients)| {
+            bits(&[*loss]).into_iter().chain(gradients.iter().flat_map(|values| bits(values)))
+        });
+        let all: Vec<u32> = all.collect();
+        assert!(*first.get_or_insert_with(|| all.clone()) == all, "another order, other bits");
+        assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+    }
+}
+
+fn config(per: Per, reset: Reset) -> RunConfig {
+    RunConfig {
+        epochs: 2,
+        batch: 4,
+        per,
+        reset,
+        optimizer: ADAM,
+        seed: 1,
+        steps: Some(6),
+        ahead: None,
+    }
+}
+
+/// Trains and evaluates: what training says, each loss, and the hits.
+fn train<B: Backend>(device: B::Device, backend: B, config: RunConfig) -> (Trained, Vec<f32>, u64) {
+    let demand =
+        capacity::demand(&device, &backend, &config, &DATA, Placement::Bump, None).unwrap();
+    let capacity = capacity::choose(&demand, None, &config).unwrap();
+    let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
+    let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
+    let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss)).unwrap();
+    let evaluation = trainer.evaluate(&DATA.test).unwrap();
+    let stats = trainer.arena().stats();
+    assert_eq!(stats.peak_bytes, stats.capacity_bytes, "just what the probe said");
+    assert_eq!(stats.used_bytes, stats.mark_bytes);
+    (trained, losses, evaluation.hits)
+}
+
+#[rstest]
+#[case::steps(Per::Minibatch, Reset::Keep, Mode::Deferred)]
+#[case::epochs(Per::Epoch, Reset::Keep, Mode::Deferred)]
+#[case::poisoned(Per::Minibatch, Reset::Poison, Mode::Deferred)]
+#[case::zeroed(Per::Minibatch, Reset::Zero, Mode::Eager)]
+fn the_loop_trains_and_evaluates_as_on_the_host(
+    #[case] per: Per,
+    #[case] reset: Reset,
+    #[case] mode: Mode,
+) {
+    let config = config(per, reset);
+    let (_, expected, expected_hits) =
+        in_pool(|| train(Host::new(), HostBackend::new(2), config.clone()));
+    let standin = Standin::load().unwrap();
+    standin.set_mode(mode);
+    let device = Cuda::new(0).unwrap();
+    let backend = backend(&device);
+    let (trained, losses, hits) = train(device, backend, config);
+    assert_eq!((trained.steps, trained.off_the_mark), (6, 0));
+    assert_near("losses", &losses, &expected, 1e-4);
+    assert_eq!(hits, expected_hits);
+    assert_eq!(standin.calls("cuMemAlloc_v2"), 1, "the region");
+    assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
+/// A backend for one arena does not touch the buffers of another stream's.
+#[test]
+fn buffers_of_another_stream_are_refused() {
+    let _standin = Standin::load().unwrap();
+    let (device, other) = (Cuda::new(0).unwrap(), Cuda::new(0).unwrap());
+    assert!(device.stream() != other.stream());
+    let backend: CudaBackend = backend(&other);
+    let arena = Arena::builder(device).capacity(ByteSize::mib(1)).build().unwrap();
+    let mut p = arena.persistent_zeroed::<f32>(4).unwrap();
+    let (g, mut v) = (arena.persistent_zeroed(4).unwrap(), arena.persistent_zeroed(4).unwrap());
+    let config = SgdConfig { learning_rate: 0.1, momentum: 0.9 };
+    let refused = backend.sgd_step(&config, p.view_mut(), g.view(), v.view_mut()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the buffer's arena belongs to another stream than the kernels"
+    );
+}

@@ -1,0 +1,27 @@
+//! The network, its kernels and its loop: one test program for all of it.
+
+mod common;
+mod idx;
+mod kernels;
+mod network;
+mod program;
+mod reference;
+mod refusals;
+mod training;
+
+mod cuda_program;
+
+#[cfg(feature = "_cuda")]
+mod cuda_ahead;
+#[cfg(feature = "_cuda")]
+mod cuda_common;
+#[cfg(feature = "_cuda")]
+mod cuda_graph;
+#[cfg(feature = "_cuda")]
+mod cuda_kernels;
+#[cfg(feature = "_cuda")]
+mod cuda_ptx;
+#[cfg(feature = "_cuda")]
+mod cuda_refusals;
+#[cfg(feature = "_cuda")]
+mod cuda_training;

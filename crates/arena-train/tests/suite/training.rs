@@ -1,0 +1,419 @@
+//! The loop in the arena: memory as told beforehand, the same numbers whatever is done to released
+//! memory, and a run that continues where it stopped.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
+
+use crate::common::in_pool;
+use arena_scope::{Arena, ByteSize, Host, Reset, Scope, ScopeOptions, Transient};
+use arena_train::backend::host::{AdamConfig, SgdConfig};
+use arena_train::backend::{Backend, HostBackend};
+use arena_train::capacity::{self, Demand, Placement};
+use arena_train::checkpoint;
+use arena_train::data::{Dataset, Mnist};
+use arena_train::error::TrainError;
+use arena_train::model::{Cnn, IMAGE_LEN};
+use arena_train::optimizer::Optimizer;
+use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
+use rstest::rstest;
+
+const THREADS: usize = 2;
+
+/// The first 300 training images and 100 test images: enough for short last batches of every size.
+static DATA: LazyLock<Mnist> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
+    let mut data = Mnist::load(&folder).expect("the data is in the repository");
+    let cut = |set: &mut Dataset, images: usize| {
+        set.images.truncate(images * IMAGE_LEN);
+        set.labels.truncate(images);
+    };
+    cut(&mut data.train, 300);
+    cut(&mut data.test, 100);
+    data
+});
+
+const ADAM: Optimizer =
+    Optimizer::Adam(AdamConfig { learning_rate: 2e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
+
+fn config(batch: usize) -> RunConfig {
+    RunConfig {
+        epochs: 2,
+        batch,
+        per: Per::Minibatch,
+        reset: Reset::Keep,
+        optimizer: ADAM,
+        seed: 1,
+        steps: None,
+        ahead: None,
+    }
+}
+
+fn needed(config: &RunConfig) -> Demand {
+    needed_with(config, Placement::Bump)
+}
+
+fn needed_with(config: &RunConfig, placement: Placement) -> Demand {
+    let backend = HostBackend::new(THREADS);
+    capacity::demand(&Host::new(), &backend, config, &DATA, placement, None).unwrap()
+}
+
+fn trainer(config: RunConfig) -> Trainer<HostBackend> {
+    trainer_with(config, Placement::Bump)
+}
+
+/// A trainer with just the capacity that its run needs.
+fn trainer_with(config: RunConfig, placement: Placement) -> Trainer<HostBackend> {
+    let demand = needed_with(&config, placement);
+    let capacity = capacity::choose(&demand, None, &config).unwrap();
+    let (device, backend) = (Host::new(), HostBackend::new(THREADS));
+    let placed = placement.of_the_arena();
+    let mut trainer = Trainer::with_placement(device, backend, config, capacity, placed).unwrap();
+    if placement == Placement::Planned {
+        trainer.install(&demand.plans).unwrap();
+    }
+    trainer
+}
+
+fn train(trainer: &mut Trainer<HostBackend>) -> (Vec<u32>, Trained) {
+    let mut losses = Vec::new();
+    let stop = AtomicBool::new(false);
+    let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss.to_bits()));
+    (losses, trained.unwrap())
+}
+
+fn bits<B: Backend>(model: &Cnn<B>) -> Vec<u32> {
+    let values = model.parameters().map(|parameter| parameter.value.view().to_vec().unwrap());
+    values.into_iter().flatten().map(f32::to_bits).collect()
+}
+
+// B030
+#[rstest]
+fn the_probe_tells_the_real_peak_to_the_byte(#[values(1, 37, 64, 128)] batch: usize) {
+    in_pool(|| {
+        // A short epoch at batch 1: 300 steps say no more than 20.
+        let steps = (batch == 1).then_some(20);
+        let config = RunConfig { epochs: 1, steps, ..config(batch) };
+        let needed = needed(&config);
+        let mut trainer = trainer(config.clone());
+        assert_eq!(trainer.arena().stats().capacity_bytes, needed.capacity_bytes);
+        train(&mut trainer);
+        trainer.evaluate(&DATA.test).unwrap();
+        let stats = trainer.arena().stats();
+        assert_eq!(stats.peak_bytes, needed.capacity_bytes, "the real peak");
+        assert_eq!(stats.mark_bytes, needed.persistent_bytes);
+        assert_eq!((stats.used_bytes, stats.kept_bytes), (stats.mark_bytes, 0));
+
+        let one_less = ByteSize::bytes_exact(needed.capacity_bytes - 1);
+        let refused = capacity::choose(&needed, Some(one_less), &config).unwrap_err();
+        assert!(matches!(refused, TrainError::CapacityTooSmall { .. }));
+        assert!(refused.to_string().contains("1 more; or take a smaller batch"), "{refused}");
+    });
+}
+
+#[test]
+fn one_byte_less_than_the_probe_says_does_not_serve() {
+    in_pool(|| {
+        let config = RunConfig { steps: Some(1), ..config(64) };
+        let capacity = ByteSize::bytes_exact(needed(&config).capacity_bytes - 1);
+        let mut trainer =
+            Trainer::new(Host::new(), HostBackend::new(THREADS), config, capacity).unwrap();
+        let stop = AtomicBool::new(false);
+        let error = trainer.train(&DATA.train, &stop, |_| ()).unwrap_err();
+        let TrainError::Arena(error) = error else { panic!("{error}") };
+        let exhausted = error.as_exhausted().expect("it does not fit");
+        assert_eq!(exhausted.missing_bytes, 1);
+        assert_eq!(exhausted.scope.as_ref().unwrap().name, "train");
+    });
+}
+
+// B078
+#[rstest]
+fn released_memory_is_never_read_so_zero_and_poison_change_no_bit(
+    #[values(Reset::Zero, Reset::Poison)] reset: Reset,
+    #[values(ADAM, SGD)] optimizer: Optimizer,
+) {
+    in_pool(|| {
+        let run = |reset| {
+            let twenty = RunConfig { epochs: 3, steps: Some(20), ..config(37) };
+            let mut trainer = trainer(RunConfig { reset, optimizer, ..twenty });
+            let (losses, _) = train(&mut trainer);
+            assert_eq!(losses.len(), 20);
+            let evaluation = trainer.evaluate(&DATA.test).unwrap();
+            (losses, bits(trainer.model()), evaluation)
+        };
+        assert_eq!(run(reset), run(Reset::Keep));
+    });
+}
+
+#[test]
+fn a_run_repeats_to_the_bit() {
+    in_pool(|| {
+        let run = || {
+            let mut trainer = trainer(config(64));
+            (train(&mut trainer).0, bits(trainer.model()))
+        };
+        assert_eq!(run(), run());
+    });
+}
+
+#[test]
+fn every_step_returns_to_the_mark_and_repeats_the_addresses_of_its_kind() {
+    in_pool(|| {
+        let mut trainer = trainer(config(64));
+        let (_, trained) = train(&mut trainer);
+        assert_eq!((trained.steps, trained.off_the_mark), (10, 0));
+        trainer.evaluate(&DATA.test).unwrap();
+        let seen = trainer.steady_state().unwrap();
+        seen.check().unwrap();
+        // 300 = 4 x 64 + 44, and 100 = 64 + 36: the short last batch is a kind of its own.
+        let kinds: Vec<_> = seen.kinds.iter().map(|k| (k.name, k.variant, k.steps)).collect();
+        let expected =
+            [("train", 64, 8), ("train", 44, 2), ("evaluate", 64, 1), ("evaluate", 36, 1)];
+        assert_eq!(kinds, expected);
+        assert_eq!(trainer.arena().resets(), 12);
+    });
+}
+
+#[test]
+fn the_loss_falls_and_the_images_are_learnt() {
+    in_pool(|| {
+        let mut trainer = trainer(RunConfig { epochs: 12, ..config(64) });
+        let (losses, _) = train(&mut trainer);
+        let (first, last) = (f32::from_bits(losses[0]), f32::from_bits(losses[losses.len() - 1]));
+        assert!(first > 2.0 && last < 0.1, "from {first} to {last}");
+        let seen = trainer.evaluate(&DATA.train).unwrap();
+        assert!(seen.accuracy() > 0.98, "{seen:?}");
+    });
+}
+
+#[rstest]
+fn a_resumed_run_continues_as_if_it_had_not_stopped(
+    #[values(ADAM, SGD)] optimizer: Optimizer,
+    #[values(0, 3, 5, 8)] stop_after: u64,
+) {
+    in_pool(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.safetensors");
+        let whole = RunConfig { optimizer, ..config(64) };
+        let mut unbroken = trainer(whole.clone());
+        let (losses, _) = train(&mut unbroken);
+
+        let mut first = trainer(RunConfig { steps: Some(stop_after), ..whole.clone() });
+        let (mut broken_losses, _) = train(&mut first);
+        checkpoint::save(&first, &path).unwrap();
+        drop(first);
+        let mut second = trainer(whole);
+        checkpoint::resume(&mut second, &path).unwrap();
+        assert_eq!(second.step(), stop_after);
+        broken_losses.extend(train(&mut second).0);
+
+        assert_eq!(broken_losses, losses);
+        assert_eq!(bits(second.model()), bits(unbroken.model()));
+    });
+}
+
+#[rstest]
+#[case::seed(RunConfig { seed: 2, ..config(64) }, "its run has seed 1, this one 2")]
+#[case::batch(RunConfig { batch: 32, ..config(64) }, "its run has batch 64, this one 32")]
+#[case::epochs(RunConfig { epochs: 3, ..config(64) }, "its run has epochs 2, this one 3")]
+#[case::optimizer(RunConfig { optimizer: SGD, ..config(64) }, "its run has optimizer adam")]
+fn a_checkpoint_of_another_run_is_refused_and_changes_nothing(
+    #[case] other: RunConfig,
+    #[case] reason: &str,
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    checkpoint::save(&trainer(config(64)), &path).unwrap();
+    let mut trainer = trainer(other);
+    let before = bits(trainer.model());
+    let error = checkpoint::resume(&mut trainer, &path).unwrap_err().to_string();
+    assert!(error.contains(reason) && error.contains("run.safetensors"), "{error}");
+    assert_eq!((bits(trainer.model()), trainer.step()), (before, 0));
+}
+
+#[test]
+fn a_damaged_checkpoint_is_an_error_that_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let mut trainer = trainer(config(64));
+    checkpoint::save(&trainer, &path).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    for damaged in [&whole[..0], &whole[..100], &whole[..whole.len() - 1], b"\x1f\x8b not one"] {
+        std::fs::write(&path, damaged).unwrap();
+        let error = checkpoint::resume(&mut trainer, &path).unwrap_err().to_string();
+        assert!(error.contains("run.safetensors"), "{error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(checkpoint::resume(&mut trainer, &path).is_err());
+}
+
+/// A batch of the first `images` images in the scope's memory.
+type Batch<'s> = (Transient<'s, f32>, Transient<'s, u32>);
+
+fn batch<'s>(
+    scope: &Scope<'s, '_>,
+    model: &Cnn<HostBackend>,
+    images: u32,
+) -> Result<Batch<'s>, TrainError> {
+    let indices: Vec<u32> = (0..images).collect();
+    let mut pixels = scope.alloc(indices.len() * IMAGE_LEN)?;
+    let mut labels = scope.alloc(indices.len())?;
+    let (to_pixels, to_labels) = (pixels.view_mut(), labels.view_mut());
+    let mut none = scope.alloc(0)?;
+    model.backend().load_batch(&DATA.train, &indices, to_pixels, to_labels, none.view_mut())?;
+    Ok((pixels, labels))
+}
+
+fn one_step(
+    arena: &mut Arena,
+    model: &mut Cnn<HostBackend>,
+    images: u32,
+) -> Result<f32, TrainError> {
+    arena.scope_with(ScopeOptions::named("train").variant(images.into()), |scope| {
+        let (pixels, labels) = batch(scope, model, images)?;
+        let loss = model.gradients(scope, pixels, labels)?;
+        model.update(&ADAM, 1, 1.0)?;
+        Ok(scope.read_one(loss.mean.view())?)
+    })
+}
+
+// B038
+#[test]
+fn after_a_step_that_ran_out_of_memory_a_smaller_batch_gives_the_bits_of_a_clean_run() {
+    in_pool(|| {
+        let enough_for_64 = ByteSize::bytes_exact(needed(&config(64)).capacity_bytes);
+        let build = || {
+            let arena = Arena::builder(Host::new()).capacity(enough_for_64).build().unwrap();
+            let model = Cnn::new(&arena, HostBackend::new(THREADS), &ADAM, 1).unwrap();
+            (arena, model)
+        };
+        let (mut arena, mut model) = build();
+        let untouched = bits(&model);
+        let error = one_step(&mut arena, &mut model, 128).unwrap_err();
+        assert!(matches!(&error, TrainError::Arena(error) if error.is_exhausted()), "{error}");
+        assert_eq!(arena.stats().used_bytes, arena.stats().mark_bytes);
+        assert_eq!(bits(&model), untouched, "a step that failed half-way updates nothing");
+        let retried = one_step(&mut arena, &mut model, 64).unwrap();
+
+        let (mut clean_arena, mut clean_model) = build();
+        let clean = one_step(&mut clean_arena, &mut clean_model, 64).unwrap();
+        assert_eq!(retried.to_bits(), clean.to_bits());
+        assert_eq!(bits(&model), bits(&clean_model));
+    });
+}
+
+#[test]
+fn a_scope_per_epoch_needs_the_sum_of_its_steps_and_gives_the_same_numbers() {
+    in_pool(|| {
+        let minibatch = RunConfig { steps: Some(5), ..config(64) };
+        let epoch = RunConfig { per: Per::Epoch, ..minibatch.clone() };
+        let transient = |demand: Demand| demand.capacity_bytes - demand.persistent_bytes;
+        let (one_step, whole_epoch) = (transient(needed(&minibatch)), transient(needed(&epoch)));
+        assert!(whole_epoch > 4 * one_step, "{whole_epoch} bytes for 5 steps of {one_step}");
+
+        let (mut a, mut b) = (trainer(minibatch), trainer(epoch.clone()));
+        assert_eq!(train(&mut a).0, train(&mut b).0);
+        assert_eq!(bits(a.model()), bits(b.model()));
+        assert_eq!(b.arena().stats().peak_bytes, needed(&epoch).capacity_bytes);
+
+        let too_small = Some(ByteSize::bytes_exact(needed(&config(64)).capacity_bytes));
+        let refused = capacity::choose(&needed(&epoch), too_small, &epoch).unwrap_err();
+        assert!(refused.to_string().contains("take a scope per minibatch"), "{refused}");
+    });
+}
+
+#[rstest]
+fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once(
+    #[values(37, 64)] batch: usize,
+) {
+    in_pool(|| {
+        let config = config(batch);
+        let run = |placement| {
+            let mut trainer = trainer_with(config.clone(), placement);
+            let (losses, _) = train(&mut trainer);
+            let evaluation = trainer.evaluate(&DATA.test).unwrap();
+            let outcome = (losses, bits(trainer.model()), evaluation);
+            (outcome, trainer.arena().stats(), trainer)
+        };
+        let (bumped, bump_stats, _) = run(Placement::Bump);
+        let (planned, plan_stats, trainer) = run(Placement::Planned);
+        assert_eq!(planned, bumped);
+        assert_eq!(plan_stats.peak_bytes, plan_stats.capacity_bytes, "no byte too many");
+        let (plan_peak, bump_peak) =
+            (plan_stats.peak_transient_bytes(), bump_stats.peak_transient_bytes());
+        assert!(plan_peak * 10 <= bump_peak * 6, "{plan_peak} of {bump_peak}");
+
+        let demand = needed_with(&config, Placement::Planned);
+        let step = demand.plans.train.as_ref().unwrap();
+        assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
+        for key in [TRAIN, EVALUATE] {
+            // The short last batch keeps the plan: its requests are smaller.
+            let deviations = trainer.arena().plan_deviations(key).unwrap();
+            assert_eq!((deviations.total(), deviations.unfreed), (0, 0), "{deviations}");
+            assert!(deviations.smaller > 0);
+        }
+        trainer.steady_state().unwrap().check().unwrap();
+
+        let one_less = ByteSize::bytes_exact(demand.capacity_bytes - 1);
+        assert!(capacity::choose(&demand, Some(one_less), &config).is_err());
+        let backend = HostBackend::new(THREADS);
+        let mut short = Trainer::new(Host::new(), backend, config.clone(), one_less).unwrap();
+        assert!(short.install(&demand.plans).is_err(), "one byte less does not serve");
+    });
+}
+
+#[test]
+fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
+    in_pool(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.plan");
+        let demand = |config: &RunConfig| {
+            let backend = HostBackend::new(THREADS);
+            let placement = Placement::Planned;
+            capacity::demand(&Host::new(), &backend, config, &DATA, placement, Some(&path))
+        };
+        let solved = demand(&config(64)).unwrap();
+        let loaded = demand(&config(64)).unwrap();
+        assert_eq!(loaded.capacity_bytes, solved.capacity_bytes);
+        let plan = |demand: Demand| demand.plans.train.unwrap().plan;
+        assert_eq!(plan(loaded), plan(solved));
+        let error = demand(&config(37)).unwrap_err().to_string();
+        assert!(error.contains("train.plan") && error.contains("another program"), "{error}");
+    });
+}
+
+// B076
+#[rstest]
+fn elsewhere_than_the_bump_puts_them_buffers_give_the_same_losses_to_the_bit(
+    #[values(
+        Placement::Separate,
+        Placement::Unguarded,
+        Placement::Shuffled { seed: 1 },
+        Placement::Shuffled { seed: 2 }
+    )]
+    placement: Placement,
+    #[values(Reset::Keep, Reset::Poison)] reset: Reset,
+) {
+    in_pool(|| {
+        let config = RunConfig { reset, steps: Some(6), ..config(64) };
+        let run = |placement| {
+            let mut trainer = trainer_with(config.clone(), placement);
+            let losses = train(&mut trainer).0;
+            let stats = trainer.arena().stats();
+            let signature = trainer.arena().signature();
+            assert_eq!(trainer.arena().observed().and_then(|seen| seen.divergence), None);
+            (losses, bits(trainer.model()), stats.peak_bytes, signature, stats.driver_allocations)
+        };
+        let (losses, weights, peak_bytes, signature, _) = run(Placement::Bump);
+        let alone = run(placement);
+        assert_eq!((alone.0, alone.1, alone.2, alone.3), (losses, weights, peak_bytes, signature));
+        match placement {
+            Placement::Shuffled { .. } => {
+                assert_eq!(alone.4, 2, "the second one is there from the start")
+            }
+            _ => assert!(alone.4 > 6 * 10, "each buffer of each step is an allocation"),
+        }
+    });
+}

@@ -1,0 +1,16 @@
+//! The stand-in through cudarc: one test program for all of it.
+
+#[macro_use]
+mod common;
+
+mod capture;
+mod instructions;
+mod matrix_products;
+mod network_kernels;
+mod nvrtc;
+mod ordering;
+mod readme;
+mod refusals;
+mod single_instructions;
+mod two_devices;
+mod virtual_memory;
