@@ -7,7 +7,8 @@
 #![forbid(unsafe_code)]
 
 use crate::bytes::Alignment;
-use crate::layout::{Span, align_down, align_up};
+use crate::gaps::Gaps;
+use crate::layout::{Span, align_down};
 
 /// The kept zone of a region, as arithmetic.
 #[derive(Debug, Clone)]
@@ -15,14 +16,15 @@ pub(crate) struct KeptZone {
     base_address: u64,
     capacity_bytes: u64,
     floor_bytes: u64,
-    /// Free spans between the floor and the top: sorted, disjoint, never touching each other.
-    /// The lowest never starts at the floor, for then the floor would have risen over it.
-    gaps: Vec<Span>,
+    /// What is free between the floor and the top. The lowest gap never starts at the floor, for then
+    /// the floor would have risen over it.
+    gaps: Gaps,
 }
 
 impl KeptZone {
     pub(crate) const fn new(base_address: u64, capacity_bytes: u64) -> Self {
-        Self { base_address, capacity_bytes, floor_bytes: capacity_bytes, gaps: Vec::new() }
+        let gaps = Gaps::new(base_address);
+        Self { base_address, capacity_bytes, floor_bytes: capacity_bytes, gaps }
     }
 
     /// The lowest byte that belongs to the zone.
@@ -48,21 +50,15 @@ impl KeptZone {
     }
 
     fn place_in_gap(&mut self, bytes: u64, alignment: Alignment) -> Option<Span> {
-        let (index, start_bytes) = (self.gaps.iter().enumerate())
-            .filter_map(|(index, gap)| {
-                let start = self.base_address + gap.start_bytes;
-                let start = align_up(start, alignment) - self.base_address;
-                let fits = start <= gap.end_bytes && bytes <= gap.end_bytes - start;
-                fits.then_some((index, start, gap.len_bytes()))
-            })
-            .min_by_key(|&(_, _, gap_bytes)| gap_bytes)
-            .map(|(index, start, _)| (index, start))?;
-        let gap = self.gaps.remove(index);
+        let (gap, start_bytes) = self.gaps.best(bytes, alignment)?;
+        self.gaps.remove(gap);
         let taken = Span { start_bytes, end_bytes: start_bytes + bytes };
         let before = Span { start_bytes: gap.start_bytes, end_bytes: taken.start_bytes };
         let after = Span { start_bytes: taken.end_bytes, end_bytes: gap.end_bytes };
-        let rest = [before, after].into_iter().filter(|gap| !gap.is_empty());
-        self.gaps.splice(index..index, rest);
+        [before, after]
+            .into_iter()
+            .filter(|gap| !gap.is_empty())
+            .for_each(|gap| self.gaps.insert(gap));
         Some(taken)
     }
 
@@ -82,29 +78,26 @@ impl KeptZone {
         let padding = Span { start_bytes: taken.end_bytes, end_bytes: self.floor_bytes };
         self.floor_bytes = start_bytes;
         if !padding.is_empty() {
-            self.insert_gap(padding);
+            self.gaps.insert(padding);
         }
         Some(taken)
     }
 
     /// Takes back a span that [`place`](Self::place) gave and that was not given back since.
     pub(crate) fn give_back(&mut self, span: Span) {
-        self.insert_gap(span);
-        if self.gaps[0].start_bytes == self.floor_bytes {
-            self.floor_bytes = self.gaps.remove(0).end_bytes;
+        let mut free = span;
+        if let Some(before) = self.gaps.before(span) {
+            self.gaps.remove(before);
+            free.start_bytes = before.start_bytes;
         }
-    }
-
-    /// Adds a free span and melts it together with the gaps that it touches.
-    fn insert_gap(&mut self, span: Span) {
-        let index = self.gaps.partition_point(|gap| gap.start_bytes < span.start_bytes);
-        let joins_next = self.gaps.get(index).is_some_and(|gap| gap.start_bytes == span.end_bytes);
-        let joins_last = index > 0 && self.gaps[index - 1].end_bytes == span.start_bytes;
-        match (joins_last, joins_next) {
-            (true, true) => self.gaps[index - 1].end_bytes = self.gaps.remove(index).end_bytes,
-            (true, false) => self.gaps[index - 1].end_bytes = span.end_bytes,
-            (false, true) => self.gaps[index].start_bytes = span.start_bytes,
-            (false, false) => self.gaps.insert(index, span),
+        if let Some(after) = self.gaps.after(span) {
+            self.gaps.remove(after);
+            free.end_bytes = after.end_bytes;
+        }
+        if free.start_bytes == self.floor_bytes {
+            self.floor_bytes = free.end_bytes;
+        } else {
+            self.gaps.insert(free);
         }
     }
 }
@@ -112,6 +105,7 @@ impl KeptZone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::align_up;
     use proptest::prelude::*;
 
     fn zone() -> KeptZone {
@@ -155,18 +149,18 @@ mod tests {
         GiveBack(usize),
     }
 
-    fn ops() -> impl Strategy<Value = Vec<Op>> {
+    fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
         let op = prop_oneof![
             (1_u64..2000, 0_u32..12).prop_map(|(bytes, log)| Op::Place { bytes, log }),
             any::<usize>().prop_map(Op::GiveBack),
         ];
-        prop::collection::vec(op, 1..120)
+        prop::collection::vec(op, 1..most)
     }
 
     proptest! {
         // The model is a map of bytes: which are held, by whom.
         #[test]
-        fn the_zone_agrees_with_a_map_of_bytes(base in 0_u64..100, ops in ops()) {
+        fn the_zone_agrees_with_a_map_of_bytes(base in 0_u64..100, ops in ops(120)) {
             const CAPACITY: u64 = 10_000;
             let mut zone = KeptZone::new(base, CAPACITY);
             let mut live: Vec<Span> = Vec::new();
@@ -195,7 +189,112 @@ mod tests {
                 prop_assert_eq!(held + free, zone.bytes(), "every byte is held or in a gap");
                 let floor = live.iter().map(|span| span.start_bytes).min().unwrap_or(CAPACITY);
                 prop_assert_eq!(zone.floor_bytes(), floor);
-                prop_assert!(zone.gaps.windows(2).all(|two| two[0].end_bytes < two[1].start_bytes));
+                let gaps: Vec<Span> = zone.gaps.iter().collect();
+                prop_assert!(gaps.windows(2).all(|two| two[0].end_bytes < two[1].start_bytes));
+            }
+        }
+    }
+
+    /// The same zone with its gaps in a plain list, each looked at for each request.
+    struct PlainZone {
+        base_address: u64,
+        floor_bytes: u64,
+        gaps: Vec<Span>,
+    }
+
+    impl PlainZone {
+        fn place(&mut self, bytes: u64, alignment: Alignment, lowest_bytes: u64) -> Option<Span> {
+            self.place_in_gap(bytes, alignment)
+                .or_else(|| self.place_below_floor(bytes, alignment, lowest_bytes))
+        }
+
+        fn place_in_gap(&mut self, bytes: u64, alignment: Alignment) -> Option<Span> {
+            let (index, start_bytes) = (self.gaps.iter().enumerate())
+                .filter_map(|(index, gap)| {
+                    let start = self.base_address + gap.start_bytes;
+                    let start = align_up(start, alignment) - self.base_address;
+                    let fits = start <= gap.end_bytes && bytes <= gap.end_bytes - start;
+                    fits.then_some((index, start, gap.len_bytes()))
+                })
+                .min_by_key(|&(_, _, gap_bytes)| gap_bytes)
+                .map(|(index, start, _)| (index, start))?;
+            let gap = self.gaps.remove(index);
+            let taken = Span { start_bytes, end_bytes: start_bytes + bytes };
+            let before = Span { start_bytes: gap.start_bytes, end_bytes: taken.start_bytes };
+            let after = Span { start_bytes: taken.end_bytes, end_bytes: gap.end_bytes };
+            let rest = [before, after].into_iter().filter(|gap| !gap.is_empty());
+            self.gaps.splice(index..index, rest);
+            Some(taken)
+        }
+
+        fn place_below_floor(
+            &mut self,
+            bytes: u64,
+            alignment: Alignment,
+            lowest_bytes: u64,
+        ) -> Option<Span> {
+            let highest_start = self.floor_bytes.checked_sub(bytes)?;
+            let start_address = align_down(self.base_address + highest_start, alignment);
+            let start_bytes = start_address.checked_sub(self.base_address)?;
+            if start_bytes < lowest_bytes {
+                return None;
+            }
+            let taken = Span { start_bytes, end_bytes: start_bytes + bytes };
+            let padding = Span { start_bytes: taken.end_bytes, end_bytes: self.floor_bytes };
+            self.floor_bytes = start_bytes;
+            if !padding.is_empty() {
+                self.insert_gap(padding);
+            }
+            Some(taken)
+        }
+
+        fn give_back(&mut self, span: Span) {
+            self.insert_gap(span);
+            if self.gaps[0].start_bytes == self.floor_bytes {
+                self.floor_bytes = self.gaps.remove(0).end_bytes;
+            }
+        }
+
+        fn insert_gap(&mut self, span: Span) {
+            let index = self.gaps.partition_point(|gap| gap.start_bytes < span.start_bytes);
+            let joins_next =
+                self.gaps.get(index).is_some_and(|gap| gap.start_bytes == span.end_bytes);
+            let joins_last = index > 0 && self.gaps[index - 1].end_bytes == span.start_bytes;
+            match (joins_last, joins_next) {
+                (true, true) => self.gaps[index - 1].end_bytes = self.gaps.remove(index).end_bytes,
+                (true, false) => self.gaps[index - 1].end_bytes = span.end_bytes,
+                (false, true) => self.gaps[index].start_bytes = span.start_bytes,
+                (false, false) => self.gaps.insert(index, span),
+            }
+        }
+    }
+
+    proptest! {
+        // Sizes and alignments that leave many gaps, of which many are long enough and do not serve.
+        #[test]
+        fn places_are_those_of_a_search_through_all_gaps(base in 0_u64..100, ops in ops(600)) {
+            const CAPACITY: u64 = 100_000;
+            let mut zone = KeptZone::new(base, CAPACITY);
+            let mut plain =
+                PlainZone { base_address: base, floor_bytes: CAPACITY, gaps: Vec::new() };
+            let mut live: Vec<Span> = Vec::new();
+            for op in ops {
+                match op {
+                    Op::Place { bytes, log } => {
+                        let alignment = Alignment::new(1 << log).unwrap();
+                        let span = zone.place(bytes, alignment, 1000);
+                        prop_assert_eq!(span, plain.place(bytes, alignment, 1000));
+                        live.extend(span);
+                    }
+                    Op::GiveBack(pick) if !live.is_empty() => {
+                        let span = live.swap_remove(pick % live.len());
+                        zone.give_back(span);
+                        plain.give_back(span);
+                    }
+                    Op::GiveBack(_) => {}
+                }
+                prop_assert_eq!(zone.floor_bytes(), plain.floor_bytes);
+                prop_assert!(zone.gaps.iter().eq(plain.gaps.iter().copied()));
             }
         }
     }
