@@ -37,6 +37,7 @@ mod fence;
 mod kept;
 mod pin;
 mod placement;
+mod random;
 mod raw_arena;
 mod region;
 mod stats;

@@ -259,8 +259,14 @@ const fn length(bytes: u64) -> usize {
     bytes as usize
 }
 
-// SAFETY: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes back; the device is not
-// host visible.
+// SAFETY: by the duties' numbers. 1: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes
+// back; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
+// gets the range as it is named. 4: the driver calls nothing of this program here. 5: a call that fails
+// has at most queued its own work, on the arena's stream. 6: nothing panics between two driver calls that
+// belong together. 7: see `copy_in` and `copy_out`. 8: all work goes to one stream, which the driver runs
+// in order; `release` and both kinds of synchronising wait for it. 9: so do events promise it for streams
+// of one context; the per-thread stream, which is another one on each thread, is refused. 10: it wraps
+// nothing.
 unsafe impl Device for Cuda {
     type Memory = ();
     type Stream = Arc<CudaStream>;

@@ -59,7 +59,11 @@ impl Drop for Template {
     }
 }
 
-impl Captures for Cuda {
+// SAFETY: by the duties' numbers. 1: a graph is what the driver captured of the stream and of those that
+// joined it by an event. 2: `not_in_capture`
+// refuses each of these calls. 3: the driver orders a launch in its stream, and lets a graph go on when its handle is destroyed. 4: the
+// device is not host visible. 5: ending a capture ends it for every stream that joined.
+unsafe impl Captures for Cuda {
     type Graph = Graph;
 
     /// The mode is thread-local: other threads may go on to use the driver.
@@ -90,11 +94,11 @@ impl Captures for Cuda {
         }
     }
 
-    fn launch(&self, graph: &Graph) -> Result<(), DeviceError> {
+    unsafe fn launch(&self, graph: &Graph) -> Result<(), DeviceError> {
         self.call(|| {
             let stream = self.stream().cu_stream();
-            // SAFETY: graph and stream are alive. The graph's addresses are those of the arena's region,
-            // which whoever captured it keeps.
+            // SAFETY: graph and stream are alive; the caller says that the graph's addresses are still what
+            // they were.
             done("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.executable, stream) })
         })
     }
