@@ -60,8 +60,9 @@ impl Drop for Template {
 }
 
 // SAFETY: by the duties' numbers. 1: a graph is what the driver captured of the stream and of those that
-// joined it by an event. 2: `not_in_capture`
-// refuses each of these calls. 3: the driver orders a launch in its stream, and lets a graph go on when its handle is destroyed. 4: the
+// joined it by an event. 2: `not_in_capture` refuses each of these calls, and `begin_capture` waits until
+// none that passed it is still under way; a copy that a program queues by calls of its own is its own matter.
+// 3: the driver orders a launch in its stream, and lets a graph go on when its handle is destroyed. 4: the
 // device is not host visible. 5: ending a capture ends it for every stream that joined.
 unsafe impl Captures for Cuda {
     type Graph = Graph;
@@ -70,6 +71,7 @@ unsafe impl Captures for Cuda {
     fn begin_capture(&self) -> Result<(), DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.call(|| {
+            let _alone = self.no_call_is_under_way();
             // SAFETY: the stream is alive.
             let code = unsafe { sys::cuStreamBeginCapture_v2(self.stream().cu_stream(), mode) };
             done("cuStreamBeginCapture", code)
