@@ -46,7 +46,7 @@ impl Deferred {
     /// A new stream of this device, which waits for no other.
     #[must_use]
     pub fn new_stream(&self) -> Stream {
-        Stream { id: self.stream.world().new_stream(), world: Arc::clone(&self.stream.world) }
+        self.stream.another()
     }
 
     fn error(call: &'static str, reason: impl fmt::Display) -> DeviceError {
@@ -80,6 +80,12 @@ impl Stream {
     /// Each change of it is whole before anything can panic.
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new stream of the same device, where that is inside a wrapper.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { id: self.world().new_stream(), world: Arc::clone(&self.world) }
     }
 
     /// Queues a fill.
