@@ -44,6 +44,7 @@ mod packed;
 mod pin;
 mod placement;
 mod plan;
+mod random;
 mod raw_arena;
 mod region;
 mod reset;

@@ -54,7 +54,7 @@ mod tests {
         arena.transient::<u8>(1 << 19, Alignment::DEFAULT)?.view_mut().zero()?;
         arena.reset_to_mark();
         let pin = arena.pin();
-        assert!(pin.is_of(arena.region()));
+        assert!(pin.is_of(arena.steps().region()));
         assert_eq!(arena.trim(0)?, 0);
         drop(pin);
         assert_eq!(arena.trim(0)?, 1 << 20);

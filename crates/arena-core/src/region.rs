@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::bytes::Alignment;
 use crate::device::{Device, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 use crate::fence::Fences;
@@ -45,6 +46,7 @@ impl<D: Device> Region<D> {
         if !region_fits(0, capacity_bytes) {
             return Err(refuse(format!("{capacity_bytes} bytes are more than any memory")).into());
         }
+        let claimed = Claimed::Base(device.base_alignment());
         let memory = device.obtain(capacity_bytes)?;
         let base_address = memory.base_address;
         let region = Self {
@@ -59,7 +61,7 @@ impl<D: Device> Region<D> {
             device,
         };
         // From here on the region's drop gives the memory back.
-        check_range(&region.device, base_address, capacity_bytes)?;
+        claimed.check(&region.device, base_address, capacity_bytes)?;
         Ok(region)
     }
 
@@ -175,23 +177,45 @@ impl<D: Device> Region<D> {
     }
 }
 
-/// That memory which a device obtained lies where every sum of the layout stays in range.
-pub(crate) fn check_range<D: Device>(
-    device: &D,
-    base_address: u64,
-    bytes: u64,
-) -> Result<(), Error> {
-    if base_address != 0 && region_fits(base_address, bytes) {
-        return Ok(());
+/// What a device said of memory before it obtained it. A device that is wrong about it must not make the
+/// arena write outside, so it is asked once, and the answer that was used is the one that is checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Claimed {
+    /// The base is a multiple of this.
+    Base(Alignment),
+    /// The end is a multiple of this, and a guard page follows.
+    End(Alignment),
+}
+
+impl Claimed {
+    /// That memory lies as it was claimed to, and where every sum of the layout stays in range.
+    pub(crate) fn check<D: Device>(
+        self,
+        device: &D,
+        base_address: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let end = u128::from(base_address) + u128::from(bytes);
+        let (call, claim, holds) = match self {
+            Self::Base(alignment) => ("obtain", alignment, alignment.divides(base_address)),
+            Self::End(alignment) => {
+                ("obtain_guarded", alignment, end.is_multiple_of(alignment.bytes().into()))
+            }
+        };
+        let reason = if base_address == 0 || !region_fits(base_address, bytes) {
+            format!("a region from {base_address:#x} to {end:#x} is out of range")
+        } else if !holds {
+            let what = if matches!(self, Self::Base(_)) { "base" } else { "end" };
+            format!(
+                "a region from {base_address:#x} to {end:#x} came, and its {what} is claimed to be a \
+                 multiple of {claim}"
+            )
+        } else {
+            return Ok(());
+        };
+        let kind = DeviceErrorKind::Refused;
+        Err(DeviceError { device: device.name(), call, reason, kind }.into())
     }
-    let end = u128::from(base_address) + u128::from(bytes);
-    Err(DeviceError {
-        device: device.name(),
-        call: "obtain",
-        reason: format!("a region from {base_address:#x} to {end:#x} is out of range"),
-        kind: DeviceErrorKind::Refused,
-    }
-    .into())
 }
 
 impl<D: Device> Drop for Region<D> {

@@ -381,8 +381,8 @@ mod tests {
     use super::*;
     use crate::buffer::{Transient, View, ViewMut};
 
-    assert_impl_all!(RawArena<Host>: Send);
-    assert_not_impl_any!(RawArena<Host>: Sync);
+    assert_impl_all!(Steps<Host>: Send);
+    assert_not_impl_any!(Steps<Host>: Sync);
     // A shared buffer asks it for its offset.
     assert_impl_all!(Separate<Host>: Send, Sync);
     assert_impl_all!(Persistent<f32, Host>: Send, Sync);
@@ -399,21 +399,4 @@ mod tests {
         size_of::<Result<Transient<'static, f32, Host>, Error>>()
             == size_of::<Transient<'static, f32, Host>>()
     );
-
-    // Its last use may be newer than the join, on a stream that was declared.
-    #[test]
-    fn the_bytes_of_a_kept_buffer_that_goes_after_the_join_wait_for_the_next_one() {
-        let arena = RawArena::new(Host::new(), ByteSize::kib(4)).unwrap();
-        arena.set_mark().unwrap();
-        let close = |in_between: Option<Persistent<u8, Host>>| {
-            arena.join_declared(1).unwrap();
-            drop(in_between);
-            // SAFETY: there is no transient buffer.
-            unsafe { arena.rewind(arena.checkpoint()) };
-            arena.stats().kept_bytes
-        };
-        let kept = arena.persistent(256, Alignment::DEFAULT).unwrap();
-        assert_eq!(close(Some(kept)), 256);
-        assert_eq!(close(None), 0);
-    }
 }

@@ -248,6 +248,13 @@ impl<D: Device> Arena<D> {
         self.state.steps.region().base_address()
     }
 
+    /// What the arena stands on, for its own tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn steps(&self) -> &Steps<D> {
+        &self.state.steps
+    }
+
     /// Gives the physical memory between the last root scope's high-water and the kept part back to
     /// the device, while every address stays. Returns the bytes given back.
     ///

@@ -4,6 +4,10 @@
 //! recorded once, and launched as a whole from then on. The graph knows only addresses. Therefore it is
 //! captured when the step has the signature of the step before, it pins the region, and it is replayed
 //! only while its kind of step still has that signature.
+//!
+//! This module opens `unsafe` for one call, the launch: see the proof in [`StepGraph::replay`].
+
+#![allow(unsafe_code)]
 
 use std::cell::RefCell;
 use std::fmt;
@@ -99,7 +103,22 @@ impl<D: Captures> Arena<D> {
 }
 
 impl<D: Captures> StepGraph<D> {
-    /// Queues the step on the arena's stream. `&mut` proves that no scope is open.
+    /// Queues the step on the arena's stream. `&mut` proves that no scope is open, so that the step does
+    /// not write into the buffers of another one:
+    ///
+    /// ```compile_fail,E0499
+    /// use arena_core::device::Deferred;
+    /// use arena_scope::{Arena, ByteSize, Error, ScopeOptions};
+    ///
+    /// let mut arena = Arena::builder(Deferred::new(0)).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| step.alloc_zeroed::<u8>(256).map(drop))?;
+    /// let graph = arena.capture(ScopeOptions::default(), |step| step.alloc_zeroed::<u8>(256).map(drop))?;
+    /// let mut guard = arena.enter()?;
+    /// let buffer = guard.scope().upload(&[7_u8; 256])?;
+    /// graph.replay(&mut arena)?; // would clear `buffer`
+    /// guard.close()?;
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -134,7 +153,15 @@ impl<D: Captures> StepGraph<D> {
                 "buffers are kept from {floor_bytes} bytes on, and the step goes up to {high}"
             ));
         }
-        Ok(region.device().launch(&self.graph)?)
+        // What a stream still does with a persistent buffer, it began before this step.
+        state.raw.join_declared(1)?;
+        // SAFETY: by the numbers of `launch`. 1: the graph was captured on this region's device, for it is
+        // this region that is pinned, and the pin holds its memory; the arena holds that of its placement.
+        // 2: no scope is open, so no transient buffer is alive; what the step had of its own lies below its
+        // high-water, and what is kept lies above; the bytes of persistent buffers that the step used are
+        // not given to another one while the region is pinned. 3: the streams of earlier scopes were joined
+        // when those closed, and those that are declared for good just now.
+        Ok(unsafe { region.device().launch(&self.graph) }?)
     }
 
     /// The signature that the step had.

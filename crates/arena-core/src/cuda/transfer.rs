@@ -40,7 +40,7 @@ impl<T: Pod> Transfer<T> {
     pub(super) fn new(region: &Arc<Region<Cuda>>, len: usize) -> Result<Self, DeviceError> {
         let device = region.device();
         let (host, ended) = device.call(|| {
-            device.not_in_capture("cuMemHostAlloc")?;
+            let _held = device.not_in_capture("cuMemHostAlloc")?;
             Ok((Pinned::new(device.context(), len)?, Event::new(device.context())?))
         })?;
         Ok(Self { host: Some(host), ended, flight: Flight::Landed, region: Arc::clone(region) })
@@ -56,7 +56,7 @@ impl<T: Pod> Transfer<T> {
             let event = self.ended.handle();
             let device = self.region.device();
             let ended = device.call(|| {
-                device.not_in_capture("cuEventQuery")?;
+                let _held = device.not_in_capture("cuEventQuery")?;
                 // SAFETY: the event is alive.
                 match unsafe { sys::cuEventQuery(event) } {
                     sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -82,7 +82,7 @@ impl<T: Pod> Transfer<T> {
         }
         let (device, event) = (self.region.device(), self.ended.handle());
         device.call(|| {
-            device.not_in_capture("cuEventSynchronize")?;
+            let _held = device.not_in_capture("cuEventSynchronize")?;
             // SAFETY: the event is alive.
             done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
         })?;
@@ -123,7 +123,7 @@ impl<T: Pod> Transfer<T> {
         let device = self.region.device();
         device.call(|| {
             // A captured copy would keep this memory's address.
-            device.not_in_capture("cuMemcpyAsync")?;
+            let _held = device.not_in_capture("cuMemcpyAsync")?;
             copy(host, bytes)
         })?;
         if let Err(error) = device.record(&self.ended, stream) {

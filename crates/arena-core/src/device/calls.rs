@@ -72,7 +72,10 @@ impl Call {
 /// device obtains nothing, `self.not_obtained(bytes)` is told.
 macro_rules! wrap_device {
     ($wrapper:ident) => {
-        // SAFETY: memory comes from the wrapped device and goes back to it unchanged.
+        // SAFETY: each method of `Device` is forwarded, those with a default too (duty 10), with what it was
+        // given, so the wrapped device's duties hold for the wrapper. What it does before touches only
+        // the wrapper's own fields, calls no arena (4), and when it refuses or panics the call has not begun
+        // (5, 6), but that memory is released all the same.
         unsafe impl<D: super::Device> super::Device for $wrapper<D> {
             type Memory = D::Memory;
             type Stream = D::Stream;
@@ -235,7 +238,29 @@ macro_rules! wrap_device {
             }
         }
 
-        // SAFETY: the wrapper hands out the wrapped device's memory and adds no delay.
+        // SAFETY: each method is forwarded with what it was given, so the wrapped device's duties hold.
+        unsafe impl<D: super::Captures> super::Captures for $wrapper<D> {
+            type Graph = D::Graph;
+
+            fn begin_capture(&self) -> Result<(), crate::error::DeviceError> {
+                self.inner.begin_capture()
+            }
+
+            fn end_capture(&self) -> Result<D::Graph, crate::error::DeviceError> {
+                self.inner.end_capture()
+            }
+
+            fn abandon_capture(&self) {
+                self.inner.abandon_capture();
+            }
+
+            unsafe fn launch(&self, graph: &D::Graph) -> Result<(), crate::error::DeviceError> {
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.launch(graph) }
+            }
+        }
+
+        // SAFETY: the memory is the wrapped device's, and the wrapper queues nothing.
         unsafe impl<D: super::HostVisible> super::HostVisible for $wrapper<D> {}
     };
 }

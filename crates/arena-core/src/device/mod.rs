@@ -2,12 +2,13 @@
 //!
 //! A [`Device`] obtains one region, fills and copies bytes in it, and lets it go. Everything above
 //! decides *where* and is generic over it, so the same allocator code runs on the host, on a probe
-//! without memory, and on a GPU. The wrappers change one thing of the device inside them:
+//! without memory, on a test device that puts its work off, and on a GPU. The wrappers change one thing of the device inside them:
 //! [`Limited`] its size, [`Counting`] nothing but a count of its calls, [`Failing`] its `n`-th call.
 
 mod calls;
 mod counting;
 pub mod cuda;
+pub mod deferred;
 mod failing;
 mod host;
 mod limited;
@@ -21,16 +22,19 @@ use crate::error::DeviceError;
 pub use calls::Call;
 pub use counting::{CallCounts, Counting};
 pub use cuda::Cuda;
+pub use deferred::Deferred;
 pub use failing::{FailSwitch, Failing};
 pub use host::Host;
 pub use limited::Limited;
 pub use probe::Probe;
 
 /// Memory that a device obtained: its address, and what the device needs to release it.
+///
+/// It is a receipt, not an owner: dropping it releases nothing, and only
+/// [`release`](Device::release) gives the memory back, which asks for the receipt unchanged.
 #[derive(Debug)]
 pub struct Obtained<M> {
-    /// Address of the first byte, a multiple of the device's
-    /// [`base_alignment`](Device::base_alignment).
+    /// Address of the first byte; never zero, also for memory of zero bytes.
     pub base_address: u64,
     /// The device's own handle.
     pub handle: M,
@@ -47,8 +51,39 @@ pub struct Obtained<M> {
 ///
 /// # Safety
 ///
-/// `obtain` and `obtain_guarded` return `bytes` bytes at `base_address` that belong to the caller alone until
-/// `release`; they are initialised, or the device is not [`HostVisible`].
+/// The arena proves its own `unsafe` code from these duties, so an implementor keeps all of them:
+///
+/// 1. **Memory is the caller's alone.** What [`obtain`](Self::obtain) and
+///    [`obtain_guarded`](Self::obtain_guarded) return is `bytes` bytes at `base_address` that nobody else
+///    reads, writes or obtains until [`release`](Self::release). They are initialised and stay so,
+///    after [`give_back`](Self::give_back) too, or the device is not [`HostVisible`].
+/// 2. **What it says of itself is true, and stays the same.** Each base is a multiple of
+///    [`base_alignment`](Self::base_alignment) and not zero. Where there are
+///    [`guard_pages`](Self::guard_pages), the end of memory from `obtain_guarded` is a multiple of theirs
+///    instead. [`MEASURES_ONLY`](Self::MEASURES_ONLY) is set only where there is no memory at all.
+/// 3. **A call writes the range that it names, and no other byte.** It reads nothing but its source.
+/// 4. **No way back into an arena.** No method, and no `drop` of its types, uses an arena, a scope or a
+///    buffer that lies on this device: it makes no request, opens and closes nothing, and drops no
+///    buffer. The arena calls the device in the middle of its own changes.
+/// 5. **A failure is an end.** After an `Err`, `obtain` has obtained nothing; `release` has lost the
+///    memory or released it, and nobody uses it; `fill` and the copies may have written a part of their
+///    destination, and may still write to it in stream order, but nowhere else; `record` and `wait` may have
+///    ordered nothing; `synchronise` and `synchronise_stream` say nothing about what still runs.
+/// 6. **A panic is a failure.** A method that unwinds has the effects that duty 5 allows it. Each later
+///    call works, or fails. The same holds where a method returns no `Result`.
+/// 7. **Host memory is borrowed for the call and no longer.** However a copy returns, `Ok`, `Err` or
+///    unwinding, no work is left that reads `from` or writes to `to`.
+/// 8. **One stream, in call order.** [`stream`](Self::stream) is always the same. `fill`, the three copies
+///    and `release` take effect in the order of their calls, as if on that stream, or are recorded there
+///    ([`Captures`]). After an `Ok`, what was queued before `copy_out` or `synchronise` on that stream, or
+///    before `synchronise_stream` on its stream, has been done.
+/// 9. **Events order streams.** Work that is queued on a stream after an `Ok` of [`wait`](Self::wait) begins
+///    after all that was on the recorded stream at the last `Ok` of [`record`](Self::record) before it.
+///    [`owns_stream`](Self::owns_stream) is true only for streams of which this holds.
+/// 10. **A wrapper forwards everything**, with what has a default here, or keeps the duty by itself.
+///
+/// An untrue alignment or end (2) is found when memory is obtained, and is an error. The rest is not
+/// checked.
 pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// What `release` needs beside the address.
     type Memory: fmt::Debug + Send + Sync;
@@ -254,8 +289,23 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
 
 /// A device that can record the work of its stream and run it again.
 ///
-/// While it records nothing runs, and calls that would wait or read on the host are refused.
-pub trait Captures: Device {
+/// # Safety
+///
+/// 1. **A graph is what was queued.** It holds exactly the work that was queued on the device's stream
+///    between [`begin_capture`](Self::begin_capture) and [`end_capture`](Self::end_capture), and on streams
+///    that were made to wait for that work, with the addresses and values of those calls. None of it runs
+///    before [`launch`](Self::launch).
+/// 2. **What needs the host is refused meanwhile**, with
+///    [`DeviceErrorKind::InCapture`](crate::DeviceErrorKind::InCapture): obtaining memory, copies from and to
+///    the host, both kinds of synchronising, and
+///    [`refuse_in_capture`](Device::refuse_in_capture). So a graph holds no host address.
+/// 3. **A launch is a call in stream order** (duties 3 to 8 of [`Device`]): it does the work once, as one
+///    piece. A graph can be dropped at any time; what was launched goes on to its end.
+/// 4. **The device is not [`HostVisible`].** A graph writes to persistent buffers at a launch, while somebody
+///    may hold a slice of one.
+/// 5. After [`abandon_capture`](Self::abandon_capture), which may be called at any time, nothing is
+///    recorded, and nothing of what was runs.
+pub unsafe trait Captures: Device {
     /// Recorded work. It holds addresses, and keeps no memory alive.
     type Graph: fmt::Debug;
 
@@ -276,18 +326,44 @@ pub trait Captures: Device {
     /// Ends a recording, if one is going on, and throws it away.
     fn abandon_capture(&self);
 
-    /// Queues the recorded work on the device's stream.
+    /// Queues the recorded work on the device's stream. `arena-scope` has the safe form,
+    /// `StepGraph::replay`.
     ///
     /// # Errors
     ///
     /// The device's refusal.
-    fn launch(&self, graph: &Self::Graph) -> Result<(), DeviceError>;
+    ///
+    /// # Safety
+    ///
+    /// Each address that the graph holds is still what it was when it was captured:
+    ///
+    /// 1. The graph was captured on this device, and the memory that it reads and writes was not released
+    ///    since then.
+    /// 2. No other buffer has come to lie in the bytes that it writes: no transient buffer of a later scope,
+    ///    no kept buffer in the place of a dropped one.
+    /// 3. Nobody else uses those bytes until the stream has passed the launch; other streams that do are
+    ///    waited for before it.
+    ///
+    /// A safe call does not compile:
+    ///
+    /// ```compile_fail,E0133
+    /// use arena_core::device::{Captures, Deferred, Device};
+    ///
+    /// let device = Deferred::new(0);
+    /// device.begin_capture()?;
+    /// let graph = device.end_capture()?;
+    /// device.launch(&graph)?;
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    unsafe fn launch(&self, graph: &Self::Graph) -> Result<(), DeviceError>;
 }
 
 /// A device whose memory the host reads and writes as ordinary Rust slices.
 ///
 /// # Safety
 ///
-/// Every address in a region that the device obtained can be dereferenced by the host, the bytes
-/// are initialised from the start, and each call of the device is done when it returns.
+/// 1. The host can dereference every address in memory that the device obtained, on any thread, until it
+///    is released.
+/// 2. Its bytes are initialised from the start, and after each call, however that returns.
+/// 3. Each call is done when it returns, however it does: nothing is queued.
 pub unsafe trait HostVisible: Device {}

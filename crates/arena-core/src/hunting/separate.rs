@@ -14,7 +14,7 @@ use crate::device::{Device, Obtained};
 use crate::error::{Error, GuardZone};
 use crate::layout::{Span, align_down, align_up};
 use crate::placement::Placement;
-use crate::region::{Region, check_range};
+use crate::region::{Claimed, Region};
 
 use super::Shuffled;
 
@@ -68,7 +68,8 @@ impl<D: Device> Separate<D> {
         let mut shadow = None;
         if let Placement::Shuffled { seed } = placement {
             let bytes = 2 * region.capacity_bytes(); // A capacity is at most 2⁶².
-            let memory = checked(region, region.device().obtain(bytes)?, bytes)?;
+            let claimed = Claimed::Base(region.device().base_alignment());
+            let memory = checked(region, region.device().obtain(bytes)?, bytes, claimed)?;
             table.places = Some(Shuffled::new(memory.base_address, bytes, seed));
             shadow = Some((memory, bytes));
         }
@@ -121,15 +122,19 @@ impl<D: Device> Separate<D> {
         // The buffer and the zone behind it end as near to the memory's end as the alignment allows.
         // No sum overflows: a span lies below 2⁶², and an alignment is at most 2⁶¹.
         let tail_bytes = bytes + guard_bytes;
-        let obtained_bytes = match device.guard_pages() {
-            Some(end) if alignment <= end => guard_bytes + align_up(tail_bytes, alignment),
-            None if alignment <= device.base_alignment() => {
+        let claimed = device
+            .guard_pages()
+            .map_or_else(|| Claimed::Base(device.base_alignment()), Claimed::End);
+        let obtained_bytes = match claimed {
+            Claimed::End(end) if alignment <= end => guard_bytes + align_up(tail_bytes, alignment),
+            Claimed::Base(base) if alignment <= base => {
                 align_up(guard_bytes, alignment) + tail_bytes
             }
             _ => guard_bytes + alignment.bytes() + tail_bytes,
         };
         let memory = device.obtain_guarded(obtained_bytes)?;
-        let memory = checked(&self.region, memory, obtained_bytes)?;
+        // What is claimed decides whether the zone before the buffer lies inside.
+        let memory = checked(&self.region, memory, obtained_bytes, claimed)?;
         let end_address = memory.base_address + obtained_bytes;
         Ok((memory, obtained_bytes, align_down(end_address - tail_bytes, alignment)))
     }
@@ -259,14 +264,15 @@ impl<D: Device> Separate<D> {
     }
 }
 
-/// Counts memory that was obtained just now; where sums would leave their range it is released.
+/// Counts memory that was obtained just now; where it does not lie as claimed it is released.
 fn checked<D: Device>(
     region: &Region<D>,
     memory: Obtained<D::Memory>,
     bytes: u64,
+    claimed: Claimed,
 ) -> Result<Obtained<D::Memory>, Error> {
     region.count_driver_allocation();
-    if let Err(error) = check_range(region.device(), memory.base_address, bytes) {
+    if let Err(error) = claimed.check(region.device(), memory.base_address, bytes) {
         // SAFETY: it was obtained just now for these bytes, and nobody knows it.
         let _ = unsafe { region.device().release(memory, bytes) };
         return Err(error);

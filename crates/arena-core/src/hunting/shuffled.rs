@@ -7,6 +7,7 @@ use std::iter::once;
 
 use crate::bytes::Alignment;
 use crate::layout::{align_down, fit};
+use crate::random::SplitMix64;
 
 /// What of a range of addresses is taken, and who draws the next place in it. Each free aligned place is
 /// as likely as any other, so buffers lie in any order, with gaps of any size.
@@ -23,7 +24,7 @@ impl Shuffled {
     /// `bytes` bytes from `start` on, all of them free.
     pub(crate) fn new(start: u64, bytes: u64, seed: u64) -> Self {
         let taken = BTreeMap::new();
-        Self { start, end: start + bytes, taken, random: SplitMix64(seed) }
+        Self { start, end: start + bytes, taken, random: SplitMix64::new(seed) }
     }
 
     /// Takes a place for `bytes` bytes, at least one; `None` if no hole is large enough.
@@ -66,41 +67,11 @@ fn places_in((start, end): (u64, u64), bytes: u64, alignment: Alignment) -> (u64
     }
 }
 
-/// The generator of Steele, Lea and Flood: a few lines, the same numbers on every machine and for ever.
-#[derive(Debug)]
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `count`; `None` if there is none.
-    fn below(&mut self, count: u64) -> Option<u64> {
-        let share = u128::from(self.next()) * u128::from(count);
-        (count > 0).then_some((share >> 64) as u64)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// The generator's published first numbers for the seed 1234567.
-    #[test]
-    fn the_numbers_are_those_of_splitmix64() {
-        let mut random = SplitMix64(1_234_567);
-        let first = [random.next(), random.next(), random.next()];
-        assert_eq!(
-            first,
-            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
-        );
-    }
 
     #[test]
     fn every_free_place_is_drawn_and_no_other() {

@@ -6,9 +6,12 @@ use std::panic::Location;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use std::cell::Cell;
+
 use super::replay::Replay;
 use super::{Deviations, PlannedSlot, SlotTable};
 use crate::bytes::Alignment;
+use crate::signature::{Running, StepSignature};
 
 const STEPS: u64 = 1_000_000;
 const STEPS_PER_PLAN: u64 = 40;
@@ -137,11 +140,104 @@ struct Handle {
     depth: u32,
 }
 
+/// Follows a plan as an arena does: repeating as long as it can, counted from then on, and signed.
+#[derive(Debug)]
+struct Follower {
+    replay: Replay,
+    repeats: Cell<bool>,
+    running: Running,
+    depth: Cell<u32>,
+}
+
+impl Follower {
+    fn new(table: SlotTable) -> Self {
+        let replay = Replay::new(table, 0);
+        let (running, depth) = (Running::default(), Cell::new(0));
+        Self { replay, repeats: Cell::new(false), running, depth }
+    }
+
+    fn open_root(&self) {
+        self.running.restart(0);
+        self.depth.set(1);
+        self.replay.begin();
+        self.repeats.set(self.replay.can_repeat());
+    }
+
+    fn count(&self) {
+        if self.repeats.take() {
+            self.replay.count_common(|at, bytes, alignment, depth| {
+                self.running.add(at, bytes, alignment, depth);
+            });
+        }
+    }
+
+    fn open(&self) {
+        if !(self.repeats.get() && self.replay.open_as_before()) {
+            self.count();
+            self.replay.open();
+        }
+        self.depth.set(self.depth.get() + 1);
+    }
+
+    fn close(&self) {
+        if !(self.repeats.get() && self.replay.close_as_before()) {
+            self.count();
+            self.replay.close();
+        }
+        self.depth.set(self.depth.get() - 1);
+    }
+
+    fn close_root(&self) -> StepSignature {
+        if self.repeats.get()
+            && let Some(signature) = self.replay.end_as_before()
+        {
+            return signature;
+        }
+        self.count();
+        self.replay.end(self.running.finish());
+        self.running.finish()
+    }
+
+    fn merge(&self) {
+        self.count();
+        self.replay.merge();
+        self.depth.set(self.depth.get() - 1);
+    }
+
+    /// The slot and the address, for a plan that starts at the address 0.
+    fn ask_for(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+        if self.repeats.get()
+            && let Some((address, slot)) = self.replay.place_as_before(bytes, alignment)
+        {
+            return Some((slot, address));
+        }
+        self.count();
+        let (address, slot) = self.replay.place(bytes, alignment, Location::caller())?;
+        self.running.add(address, bytes, alignment, self.depth.get());
+        Some((slot, address))
+    }
+
+    fn ask(&self, bytes: u64) -> Option<u32> {
+        self.ask_for(bytes, Alignment::ONE).map(|(slot, _)| slot - 1)
+    }
+
+    fn drop_slot(&self, slot: u32) {
+        if !(self.repeats.get() && self.replay.drop_as_before(slot)) {
+            self.count();
+            self.replay.drop_slot(slot);
+        }
+    }
+
+    fn deviations(&self) -> Deviations {
+        self.replay.deviations()
+    }
+}
+
 struct Run<'p> {
     program: &'p Program,
-    replay: Replay,
+    replay: Follower,
     /// The same without comparing steps with one before: each is counted. It must give the same.
-    counted: Replay,
+    counted: Follower,
     rng: ChaCha8Rng,
     oracle: Oracle,
     handles: Vec<Option<Handle>>,
@@ -154,7 +250,7 @@ struct Run<'p> {
 impl Run<'_> {
     fn step(&mut self, chances: Chances) {
         let program = self.program;
-        self.replay.prepare();
+        self.replay.replay.prepare();
         self.replay.open_root();
         self.counted.open_root();
         self.scopes = vec![false];
@@ -243,8 +339,8 @@ impl Run<'_> {
         self.end_lives_of_depth(self.scopes.len() as u32);
         self.scopes.pop();
         if self.scopes.is_empty() {
-            self.replay.close_root();
-            self.counted.close_root();
+            let signature = self.replay.close_root();
+            assert_eq!(signature, self.counted.close_root(), "compared, and counted");
             self.oracle.live.clear();
         } else {
             self.replay.close();
@@ -274,8 +370,8 @@ impl Run<'_> {
     }
 
     fn ask(&mut self, bytes: u64, alignment: Alignment) -> Option<Handle> {
-        let placed = ask_for(&self.replay, bytes, alignment);
-        assert_eq!(placed, ask_for(&self.counted, bytes, alignment), "compared, and counted");
+        let placed = self.replay.ask_for(bytes, alignment);
+        assert_eq!(placed, self.counted.ask_for(bytes, alignment), "compared, and counted");
         let (slot, start) = placed?;
         let planned = &self.program.slots[slot as usize - 1];
         assert!(start == planned.offset_bytes && bytes <= planned.bytes);
@@ -288,8 +384,8 @@ impl Run<'_> {
 
     fn drop(&mut self, handle: Handle) {
         self.oracle.remove(handle.start);
-        drop_slot(&self.replay, handle.slot);
-        drop_slot(&self.counted, handle.slot);
+        self.replay.drop_slot(handle.slot);
+        self.counted.drop_slot(handle.slot);
     }
 
     fn chance(&mut self, percent: u32) -> bool {
@@ -325,8 +421,8 @@ fn a_million_deviating_steps_never_overlap_and_the_next_whole_step_is_as_planned
         let program = Program::random(&mut rng);
         let table = SlotTable::new(&program.slots).unwrap();
         let mut run = Run {
-            replay: Replay::new(table.clone()),
-            counted: Replay::new(table),
+            replay: Follower::new(table.clone()),
+            counted: Follower::new(table),
             rng: ChaCha8Rng::seed_from_u64(rng.random()),
             oracle: Oracle::default(),
             handles: Vec::new(),
@@ -370,24 +466,8 @@ fn slot(offset_bytes: u64, bytes: u64) -> PlannedSlot {
     PlannedSlot { offset_bytes, bytes, alignment: Alignment::ONE }
 }
 
-fn replay(slots: &[PlannedSlot]) -> Replay {
-    Replay::new(SlotTable::new(slots).unwrap())
-}
-
-/// As an arena asks, for a plan that starts at the address 0.
-fn ask_for(replay: &Replay, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
-    let placed = replay.alloc_as_before(bytes, alignment, 0);
-    placed.or_else(|| replay.alloc(bytes, alignment, Location::caller()))
-}
-
-fn drop_slot(replay: &Replay, slot: u32) {
-    if !replay.drop_as_before(slot) {
-        replay.drop_counted(slot);
-    }
-}
-
-fn ask(replay: &Replay, bytes: u64) -> Option<u32> {
-    ask_for(replay, bytes, Alignment::ONE).map(|(slot, _)| slot - 1)
+fn replay(slots: &[PlannedSlot]) -> Follower {
+    Follower::new(SlotTable::new(slots).unwrap())
 }
 
 #[test]
@@ -395,10 +475,10 @@ fn a_refused_slot_gives_no_credit_to_the_next_on_its_bytes() {
     // P > K > S on the same bytes. P is late, so K is refused; S must not be given out while P lives.
     let replay = replay(&[slot(0, 8), slot(0, 8), slot(0, 8)]);
     replay.open_root();
-    assert_eq!(ask(&replay, 8), Some(0));
-    assert_eq!(ask(&replay, 8), None, "K: P is alive");
-    assert_eq!(ask(&replay, 8), None, "S: P is still alive");
-    drop_slot(&replay, 1);
+    assert_eq!(replay.ask(8), Some(0));
+    assert_eq!(replay.ask(8), None, "K: P is alive");
+    assert_eq!(replay.ask(8), None, "S: P is still alive");
+    replay.drop_slot(1);
     replay.close_root();
     assert_eq!((replay.deviations().late, replay.deviations().steps), (2, 1));
 }
@@ -411,15 +491,15 @@ fn an_aborted_step_leaves_no_trace_wherever_it_ends() {
         replay.open_root();
         for slot in 0..abort_after as u32 {
             // Dropping the one before makes room for the next.
-            assert_eq!(ask(&replay, slots[slot as usize].bytes), Some(slot));
-            drop_slot(&replay, slot + 1);
+            assert_eq!(replay.ask(slots[slot as usize].bytes), Some(slot));
+            replay.drop_slot(slot + 1);
         }
         replay.close_root();
         let aborted = replay.deviations();
         replay.open_root();
         for slot in 0..slots.len() as u32 {
-            assert_eq!(ask(&replay, slots[slot as usize].bytes), Some(slot));
-            drop_slot(&replay, slot + 1);
+            assert_eq!(replay.ask(slots[slot as usize].bytes), Some(slot));
+            replay.drop_slot(slot + 1);
         }
         replay.close_root();
         assert_eq!(replay.deviations(), aborted, "aborted after {abort_after}");
@@ -430,11 +510,11 @@ fn an_aborted_step_leaves_no_trace_wherever_it_ends() {
 fn a_larger_request_is_passed_by_and_the_step_finds_back_to_its_plan() {
     let replay = replay(&[slot(0, 10), slot(10, 20), slot(30, 30), slot(60, 40)]);
     replay.open_root();
-    assert_eq!(ask(&replay, 10), Some(0));
-    assert_eq!(ask(&replay, 25), None, "no slot of this size");
-    assert_eq!(ask(&replay, 30), Some(2), "the one after it gets its own");
-    assert_eq!(ask(&replay, 40), Some(3));
-    assert_eq!(ask(&replay, 5), None, "one more than planned");
+    assert_eq!(replay.ask(10), Some(0));
+    assert_eq!(replay.ask(25), None, "no slot of this size");
+    assert_eq!(replay.ask(30), Some(2), "the one after it gets its own");
+    assert_eq!(replay.ask(40), Some(3));
+    assert_eq!(replay.ask(5), None, "one more than planned");
     replay.close_root();
     let deviations = replay.deviations();
     assert_eq!((deviations.larger, deviations.missing, deviations.extra), (1, 1, 1));
@@ -445,8 +525,8 @@ fn smaller_requests_keep_their_addresses_and_their_plan() {
     let replay = replay(&[slot(0, 10), slot(10, 20), slot(0, 10)]);
     replay.open_root();
     for (slot, bytes) in [(0, 5), (1, 10), (2, 5)] {
-        assert_eq!(ask(&replay, bytes), Some(slot));
-        drop_slot(&replay, slot + 1);
+        assert_eq!(replay.ask(bytes), Some(slot));
+        replay.drop_slot(slot + 1);
     }
     replay.close_root();
     let deviations = replay.deviations();
@@ -457,13 +537,13 @@ fn smaller_requests_keep_their_addresses_and_their_plan() {
 fn what_an_inner_scope_forgot_is_free_when_it_closes() {
     let replay = replay(&[slot(0, 8), slot(8, 8), slot(8, 8)]);
     replay.open_root();
-    assert_eq!(ask(&replay, 8), Some(0));
+    assert_eq!(replay.ask(8), Some(0));
     replay.open();
-    assert_eq!(ask(&replay, 8), Some(1));
+    assert_eq!(replay.ask(8), Some(1));
     replay.close(); // the handle of slot 1 was never dropped
-    assert_eq!(ask(&replay, 8), Some(2), "its bytes are free all the same");
-    drop_slot(&replay, 1);
-    drop_slot(&replay, 3);
+    assert_eq!(replay.ask(8), Some(2), "its bytes are free all the same");
+    replay.drop_slot(1);
+    replay.drop_slot(3);
     replay.close_root();
     assert_eq!((replay.deviations().unfreed, replay.deviations().total()), (1, 0));
 }

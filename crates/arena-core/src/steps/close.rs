@@ -351,3 +351,60 @@ fn panicked<D: Device>(device: &D, panic: &(dyn std::any::Any + Send)) -> Error 
     }
     .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::{Alignment, ByteSize};
+    use crate::device::Host;
+    use crate::placement::Placement;
+    use crate::reset::Reset;
+    use crate::steps::Watch;
+
+    // Its last use may be newer than the join, on a stream that was declared.
+    #[test]
+    fn the_bytes_of_a_kept_buffer_that_goes_after_the_join_wait_for_the_next_one() {
+        let steps = steps();
+        steps.set_mark().unwrap();
+        let kept = steps.persistent::<u8>(256, Alignment::DEFAULT, 0).unwrap();
+        let debts = &steps.debts;
+        debts.begin("between two", 1);
+        debts.join.set(Some(1));
+        steps.pay().unwrap();
+        drop(kept);
+        debts.begin("between two", 1);
+        steps.pay().unwrap();
+        assert_eq!(steps.stats().kept_bytes, 256, "no join came since");
+        // SAFETY: there is no transient buffer.
+        unsafe { steps.close(steps.open_root("next", None, Watch::Nothing).unwrap()) }.unwrap();
+        assert_eq!(steps.stats().kept_bytes, 0);
+    }
+
+    #[test]
+    fn a_frame_of_another_arena_or_one_that_has_ended_is_refused() {
+        let (one, other) = (steps(), steps());
+        // SAFETY: there is no transient buffer, here and below.
+        let open =
+            |steps: &Steps| unsafe { steps.open_root("root", None, Watch::Nothing) }.unwrap();
+        let (first, foreign) = (open(&one), open(&other));
+        let _buffer = one.transient::<u8>(100, Alignment::DEFAULT, 1).unwrap();
+        // SAFETY: as above: nothing is closed.
+        let error = unsafe { one.close(foreign) }.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::ForeignFrame), "{error}");
+        assert_eq!((one.depth(), one.stats().used_bytes), (1, 100));
+        // SAFETY: the buffer is not used again.
+        unsafe { one.close(first) }.unwrap();
+        let second = open(&one);
+        let _buffer = one.transient::<u8>(100, Alignment::DEFAULT, 1).unwrap();
+        // SAFETY: as above: nothing is closed.
+        unsafe { one.close(first) }.unwrap();
+        assert_eq!((one.depth(), one.stats().used_bytes), (1, 100), "the frame is the second one");
+        // SAFETY: the buffer is not used again.
+        unsafe { one.close(second) }.unwrap();
+        assert_eq!((one.depth(), one.stats().used_bytes), (0, 0));
+    }
+
+    fn steps() -> Steps {
+        Steps::new(Host::new(), ByteSize::kib(4), Placement::Bump, Reset::Keep).unwrap()
+    }
+}

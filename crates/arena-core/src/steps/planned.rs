@@ -99,3 +99,130 @@ impl<D: Device> Steps<D> {
         error
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::{Alignment, ByteSize};
+    use crate::device::Host;
+    use crate::placement::Placement;
+    use crate::plan::PlannedSlot;
+    use crate::reset::Reset;
+    use crate::signature::StepSignature;
+    use crate::steps::{FrameId, Mode, Watch};
+
+    const A256: Alignment = Alignment::DEFAULT;
+
+    fn steps(capacity: ByteSize) -> Result<Steps<Host>, Error> {
+        Steps::new(Host::new(), capacity, Placement::Bump, Reset::Keep)
+    }
+
+    fn open(steps: &Steps<Host>) -> Result<FrameId, Error> {
+        // SAFETY: every test drops its buffers before it opens a root scope.
+        unsafe { steps.open_root("step", None, Watch::Nothing) }
+    }
+
+    fn close(steps: &Steps<Host>, frame: FrameId) -> Result<(), Error> {
+        // SAFETY: every test drops a scope's buffers before it closes it.
+        unsafe { steps.close(frame) }
+    }
+
+    /// Whether it repeats the step before it to its end, and its signature.
+    fn step(steps: &Steps<Host>) -> Result<(bool, Option<StepSignature>), Error> {
+        let root = open(steps)?;
+        let a = steps.transient::<u8>(100, A256, 1)?;
+        let b = steps.transient_from(&[1_u8; 200], A256, 1)?;
+        drop(a);
+        // SAFETY: no deeper scope is open.
+        let inner = unsafe { steps.open_inner(1, "inner", None) }?;
+        let c = steps.transient_zeroed::<u8>(50, A256, 2)?;
+        drop((steps.transient::<u8>(0, A256, 2)?, b, c));
+        close(steps, inner)?;
+        let repeats = steps.mode.get() == Mode::Repeating && steps.plans.current().is_whole();
+        close(steps, root)?;
+        Ok((repeats, steps.last_step().signature))
+    }
+
+    // However its buffers are asked for: what is not compared is counted, which is right and slow.
+    #[test]
+    fn a_step_that_was_as_planned_is_repeated_from_the_next_on_with_its_signature()
+    -> Result<(), Error> {
+        let mut steps = steps(ByteSize::kib(4))?;
+        let slot = |offset_bytes, bytes| PlannedSlot { offset_bytes, bytes, alignment: A256 };
+        let table = SlotTable::new(&[slot(0, 100), slot(256, 200), slot(0, 50)]).unwrap();
+        let plan = steps.add_plan(table)?;
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            steps.select_plan(Some(plan));
+            seen.push(step(&steps)?);
+        }
+        assert_eq!(seen.iter().map(|step| step.0).collect::<Vec<_>>(), [false, true, true, true]);
+        assert!(seen[0].1.is_some() && seen.iter().all(|step| step.1 == seen[0].1), "{seen:?}");
+        assert_eq!(steps.plan_deviations(plan), Some(Deviations::default()));
+        Ok(())
+    }
+
+    fn two_slots_in_one_place() -> Result<(Steps<Host>, PlanId), Error> {
+        let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: A256 };
+        let mut steps = steps(ByteSize::kib(64))?;
+        let plan = steps.add_plan(SlotTable::new(&[slot, slot]).unwrap())?;
+        steps.select_plan(Some(plan));
+        Ok((steps, plan))
+    }
+
+    fn are_apart(steps: &Steps<Host>) -> Result<bool, Error> {
+        let a = steps.transient::<u8>(256, A256, 1)?;
+        let b = steps.transient::<u8>(256, A256, 1)?;
+        Ok(a.address().abs_diff(b.address()) >= 256)
+    }
+
+    #[test]
+    fn a_step_that_was_never_ended_ends_with_the_reset_or_the_next_choice_of_a_plan() {
+        for select in [false, true] {
+            let (mut steps, plan) = two_slots_in_one_place().unwrap();
+            open(&steps).unwrap();
+            drop(steps.transient::<u8>(256, A256, 1).unwrap());
+            if select {
+                steps.select_plan(Some(plan));
+            } else {
+                steps.reset_to_mark();
+            }
+            assert!(are_apart(&steps).unwrap(), "by the bump");
+            steps.reset_to_mark();
+            let root = open(&steps).unwrap();
+            assert!(
+                are_apart(&steps).unwrap(),
+                "by the plan, and what it cannot serve by the bump"
+            );
+            close(&steps, root).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_unended_step_repeats_nothing_where_the_bump_has_been() {
+        let (mut steps, plan) = two_slots_in_one_place().unwrap();
+        let ask = |steps: &Steps<Host>| steps.transient::<u8>(256, A256, 1).map(drop);
+        for _ in 0..3 {
+            steps.select_plan(Some(plan));
+            let root = open(&steps).unwrap();
+            ask(&steps).unwrap();
+            ask(&steps).unwrap();
+            close(&steps, root).unwrap();
+        }
+        open(&steps).unwrap();
+        ask(&steps).unwrap();
+        steps.select_plan(Some(plan)); // in the middle of the step
+        let _all = steps.transient::<u8>(64 << 10, A256, 0).unwrap();
+        assert!(ask(&steps).unwrap_err().is_exhausted());
+    }
+
+    #[test]
+    fn a_plan_of_another_arena_is_none_here() {
+        let (_, plan) = two_slots_in_one_place().unwrap();
+        let mut other = steps(ByteSize::kib(64)).unwrap();
+        other.select_plan(Some(plan));
+        assert_eq!(other.plan_span(plan), None);
+        open(&other).unwrap();
+        assert!(are_apart(&other).unwrap());
+    }
+}

@@ -8,7 +8,7 @@ use cuda_standin::Standin;
 fn a_workspace_that_is_not_aligned_to_256_bytes_is_refused_and_goes_back() {
     let standin = Standin::load().unwrap();
     let arena = RawArena::new(Cuda::new(0).unwrap(), ByteSize::kib(64)).unwrap();
-    let mut blas = Blas::on(arena.region().device().stream()).unwrap();
+    let mut blas = Blas::on(arena.device().stream()).unwrap();
     let straight = arena.persistent::<u8>(1000, Alignment::DEFAULT).unwrap();
     let crooked = arena.persistent::<u8>(1000, Alignment::new(8).unwrap()).unwrap();
     let address = crooked.address();

@@ -17,7 +17,7 @@ fn arena() -> RawArena<Cuda> {
 fn buffers_go_into_copies_and_memsets_without_an_event() {
     let standin = Standin::load().unwrap();
     let arena = arena();
-    let stream = arena.region().device().stream().clone();
+    let stream = arena.device().stream().clone();
     let mut weights: Persistent<f32, Cuda> = arena.persistent(16, Alignment::DEFAULT).unwrap();
     let mut x: Transient<'_, f32, Cuda> = arena.transient(16, Alignment::DEFAULT).unwrap();
     standin.clear_calls();
@@ -42,7 +42,7 @@ fn buffers_go_into_copies_and_memsets_without_an_event() {
 fn a_buffer_is_its_address_its_length_and_the_arena_s_stream() {
     let _standin = Standin::load().unwrap();
     let arena = arena();
-    let stream = arena.region().device().stream().clone();
+    let stream = arena.device().stream().clone();
     let mut x = arena.transient::<f32>(10, Alignment::DEFAULT).unwrap();
     assert_eq!((DeviceSlice::len(&x), DeviceSlice::num_bytes(&x)), (10, 40));
     assert!(DeviceSlice::stream(&x.view()) == &stream);
@@ -58,7 +58,7 @@ fn a_buffer_is_its_address_its_length_and_the_arena_s_stream() {
 fn every_kind_of_buffer_is_a_kernel_argument() {
     let standin = Standin::load().unwrap();
     let arena = arena();
-    let stream = arena.region().device().stream().clone();
+    let stream = arena.device().stream().clone();
     let module = stream.context().load_module(Ptx::from_src(PTX)).unwrap();
     let scale = module.load_function("scale_float4").unwrap();
     let x: Persistent<f32, Cuda> = arena.persistent_from(&[1.5; 16]).unwrap();
@@ -103,13 +103,13 @@ fn every_kind_of_buffer_is_a_kernel_argument() {
 fn a_stream_that_the_device_made_is_declared_when_it_is_handed_over() {
     let standin = Standin::load().unwrap();
     let arena = arena();
-    let side = arena.region().device().new_stream().unwrap();
+    let side = arena.device().new_stream().unwrap();
     let x = arena.transient::<f32>(10, Alignment::DEFAULT).unwrap();
     standin.clear_calls();
     let (_, sync) = x.device_ptr(&side);
     assert!(matches!(sync, SyncOnDrop::Record(None)));
     assert_eq!((standin.calls("cuEventRecord"), standin.calls("cuStreamWaitEvent")), (1, 1));
-    assert!(arena.region().find_declared(|declared| *declared == side).is_some());
+    assert!(arena.steps().region().find_declared(|declared| *declared == side).is_some());
     assert_eq!(standin.calls("cuStreamSynchronize"), 0);
 }
 
@@ -117,13 +117,13 @@ fn a_stream_that_the_device_made_is_declared_when_it_is_handed_over() {
 fn the_work_of_a_stream_that_nobody_knows_is_waited_for_at_once() {
     let standin = Standin::load().unwrap();
     let mut arena = arena();
-    let unknown = arena.region().device().context().new_stream().unwrap();
+    let unknown = arena.device().context().new_stream().unwrap();
     let mut x = arena.transient::<f32>(10, Alignment::DEFAULT).unwrap();
     x.view_mut().fill_bytes(0xff).unwrap();
     standin.clear_calls();
     unknown.memset_zeros(&mut x).unwrap();
     assert_eq!(standin.calls("cuStreamSynchronize"), 1);
-    assert!(arena.region().find_declared(|_| true).is_none());
+    assert!(arena.steps().region().find_declared(|_| true).is_none());
     drop(unknown);
     assert_eq!(x.view().to_vec().unwrap(), [0.0; 10]);
     drop(x);
@@ -135,17 +135,17 @@ fn the_work_of_a_stream_that_nobody_knows_is_waited_for_at_once() {
 fn a_failure_to_declare_waits_for_the_next_fallible_call() {
     let standin = Standin::load().unwrap();
     let mut arena = arena();
-    let side = arena.region().device().new_stream().unwrap();
+    let side = arena.device().new_stream().unwrap();
     let x = arena.transient::<f32>(10, Alignment::DEFAULT).unwrap();
     standin.fail_nth("cuStreamWaitEvent", 1, 999);
     let _ = x.device_ptr(&side);
     let told = arena.persistent::<f32>(1, Alignment::DEFAULT).unwrap_err();
     assert!(told.to_string().contains("cuStreamWaitEvent"), "{told}");
     assert!(arena.persistent::<f32>(1, Alignment::DEFAULT).is_ok(), "it is told once");
-    assert!(arena.region().find_declared(|declared| *declared == side).is_some());
+    assert!(arena.steps().region().find_declared(|declared| *declared == side).is_some());
     drop(x);
     arena.reset_to_mark();
-    assert!(arena.region().find_declared(|_| true).is_none());
+    assert!(arena.steps().region().find_declared(|_| true).is_none());
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_copy_between_two_arenas_tells_the_source_of_the_other_stream() {
         first.reset_to_mark();
         let mut reused = first.transient::<u8>(64, Alignment::DEFAULT).unwrap();
         reused.view_mut().fill_bytes(2).unwrap();
-        first.region().device().synchronise().unwrap();
+        first.device().synchronise().unwrap();
         assert_eq!(y.view().to_vec().unwrap(), [1; 64], "seed {seed}");
     }
 }

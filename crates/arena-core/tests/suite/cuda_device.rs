@@ -134,7 +134,7 @@ fn a_host_read_comes_after_the_work_queued_before_it() {
         for value in [5_u8, 6] {
             let mut x = arena.transient::<u8>(64, Alignment::DEFAULT).unwrap();
             x.view_mut().zero().unwrap();
-            let (address, stream) = (x.address(), arena.region().device().stream().cu_stream());
+            let (address, stream) = (x.address(), arena.device().stream().cu_stream());
             // A kernel's part is played by a fill. SAFETY: 64 live bytes, on the arena's stream.
             unsafe { sys::cuMemsetD8Async(address, value, 64, stream) }.result().unwrap();
             assert!(standin.queued() > 0, "nothing has run yet");
@@ -150,7 +150,7 @@ fn a_read_waits_for_the_arena_s_stream_alone() {
     let standin = Standin::load().unwrap();
     let arena = arena(ByteSize::kib(4));
     let x = arena.persistent_from(&[1_u8; 64]).unwrap();
-    let busy = arena.region().device().new_stream().unwrap();
+    let busy = arena.device().new_stream().unwrap();
     let mut other = busy.alloc_zeros::<u8>(64).unwrap();
     busy.memset_zeros(&mut other).unwrap();
     standin.clear_calls();
@@ -164,7 +164,7 @@ fn a_pinned_source_too_may_be_changed_when_the_call_returns() {
     let _standin = Standin::load().unwrap();
     let arena = arena(ByteSize::kib(4));
     // SAFETY: it is written before it is read.
-    let pinned = unsafe { arena.region().device().context().alloc_pinned::<u8>(64) };
+    let pinned = unsafe { arena.device().context().alloc_pinned::<u8>(64) };
     let mut pinned = pinned.map_err(|error| error.0).unwrap();
     pinned.as_mut_slice().map_err(|error| error.0).unwrap().fill(3);
     let x = arena.persistent_from(pinned.as_slice().map_err(|error| error.0).unwrap()).unwrap();
@@ -178,7 +178,7 @@ fn a_read_into_pinned_memory_has_arrived_when_it_returns() {
     let arena = arena(ByteSize::kib(4));
     let x = arena.persistent_from(&[5_u8; 64]).unwrap();
     // SAFETY: it is written before it is read.
-    let pinned = unsafe { arena.region().device().context().alloc_pinned::<u8>(64) };
+    let pinned = unsafe { arena.device().context().alloc_pinned::<u8>(64) };
     let mut pinned = pinned.map_err(|error| error.0).unwrap();
     let host = pinned.as_mut_slice().map_err(|error| error.0).unwrap();
     host.fill(0);
@@ -216,7 +216,7 @@ fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     stream.begin_capture(mode).unwrap();
     standin.clear_calls();
     x.view_mut().fill_bytes(7).unwrap();
-    let device = arena.region().device();
+    let device = arena.device();
     let refusals = [
         x.view().to_vec().map(drop).unwrap_err(),
         x.view_mut().write(&[1; 64]).unwrap_err(),
@@ -320,7 +320,7 @@ fn a_broken_device_is_final_and_leaks_nothing() {
     let arena = arena(ByteSize::kib(4));
     let x = arena.persistent_from(&[3_u8; 16]).unwrap();
     let outside = x.address() + 8192;
-    let stream = arena.region().device().stream().clone();
+    let stream = arena.device().stream().clone();
     // SAFETY: the range is not the arena's; that the device stops at it is what is tested.
     let code = unsafe { sys::cuMemcpyDtoDAsync_v2(x.address(), outside, 16, stream.cu_stream()) };
     if code == sys::CUresult::CUDA_SUCCESS {

@@ -3,11 +3,15 @@
 mod conformance;
 mod device_conformance;
 mod devices;
+mod hooked;
+mod hostile;
 
 #[cfg(feature = "_cuda")]
 mod cuda_blas;
 #[cfg(feature = "_cuda")]
 mod cuda_buffers;
+#[cfg(feature = "_cuda")]
+mod cuda_copies;
 #[cfg(feature = "_cuda")]
 mod cuda_device;
 #[cfg(feature = "_cuda")]

@@ -21,7 +21,7 @@ pub(crate) fn arena() -> Arena<Cuda> {
 
 /// A stream of the arena's device that nobody has declared.
 pub(crate) fn side_stream(arena: &Arena<Cuda>) -> Arc<CudaStream> {
-    arena.region().device().new_stream().unwrap()
+    arena.device().new_stream().unwrap()
 }
 
 /// Four floats of pinned memory that copies from the device are queued to.
@@ -74,7 +74,7 @@ pub(crate) trait HasDevice {
 
 impl HasDevice for Arena<Cuda> {
     fn device(&self) -> &Cuda {
-        self.region().device()
+        self.device()
     }
 }
 

@@ -18,7 +18,7 @@ fn arena() -> Arena<Cuda> {
 }
 
 fn stream(arena: &Arena<Cuda>) -> Arc<CudaStream> {
-    arena.region().device().stream().clone()
+    arena.device().stream().clone()
 }
 
 /// A handle on the arena's stream, with a workspace in it.
@@ -76,7 +76,7 @@ fn a_hundred_steps_of_products_take_nothing_from_the_driver() {
     assert!(!workspace.is_kept() && end_bytes <= arena.stats().mark_bytes, "below the mark");
     blas.set_workspace(workspace).unwrap();
 
-    let device_memory = |arena: &Arena<Cuda>| arena.region().device().memory().unwrap().free_bytes;
+    let device_memory = |arena: &Arena<Cuda>| arena.device().memory().unwrap().free_bytes;
     assert_eq!(step(&mut arena, &blas).unwrap(), CUBE);
     let warm = device_memory(&arena);
     standin.clear_calls();

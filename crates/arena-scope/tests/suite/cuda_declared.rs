@@ -15,7 +15,7 @@ const STEP: ScopeOptions = ScopeOptions::named("step");
 fn a_persistent_buffer_on_another_stream_leaves_a_plan_as_it_is(#[case] is_dropped: bool) {
     let _standin = Standin::load().unwrap();
     let mut arena: Arena<Cuda> = arena_of(ByteSize::mib(8));
-    let side = arena.region().device().new_stream().unwrap();
+    let side = arena.device().new_stream().unwrap();
     let mut blas = Blas::on(&side).unwrap();
     blas.set_workspace(arena.persistent(4 << 20).unwrap()).unwrap();
     let kept = (!is_dropped).then_some(blas);

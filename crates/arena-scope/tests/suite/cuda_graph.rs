@@ -28,7 +28,7 @@ impl Loop {
 
     fn on(arena: Arena<Cuda>) -> Self {
         let weights = arena.persistent_from(&[1.0_f32; 16]).unwrap();
-        let context = arena.region().device().context().clone();
+        let context = arena.device().context().clone();
         let module = context.load_module(Ptx::from_src(PTX)).map_err(|error| error.0).unwrap();
         let double = module.load_function("scale_float4").map_err(|error| error.0).unwrap();
         Self { weights, double, arena }
@@ -49,7 +49,7 @@ impl Loop {
     }
 
     fn is_capturing(&self) -> bool {
-        let status = self.arena.region().device().stream().capture_status();
+        let status = self.arena.device().stream().capture_status();
         let none = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         status.map_err(|error| error.0).unwrap() != none
     }

@@ -26,7 +26,7 @@ struct Scale {
 
 impl Scale {
     fn of(arena: &Arena<Cuda>) -> Self {
-        let stream = arena.region().device().stream().clone();
+        let stream = arena.device().stream().clone();
         let module = stream.context().load_module(Ptx::from_src(PTX)).map_err(|error| error.0);
         let function = module.unwrap().load_function("scale_float4").map_err(|error| error.0);
         Self { function: function.unwrap(), stream }
@@ -146,7 +146,7 @@ fn a_smaller_last_batch_does_not_ratchet() {
     let standin = Standin::load().unwrap();
     standin.set_mode(Mode::Eager);
     let mut arena = on_cuda(ByteSize::mib(1));
-    let free = |arena: &Arena<Cuda>| arena.region().device().memory().unwrap().free_bytes;
+    let free = |arena: &Arena<Cuda>| arena.device().memory().unwrap().free_bytes;
     let batch = |arena: &mut Arena<Cuda>, images: usize| {
         let step = arena.scope(|step| {
             let x = step.alloc_zeroed::<f32>(images * 784)?;
@@ -273,7 +273,7 @@ fn poison_covers_the_step_and_nothing_else() {
         seen.after(&side)
     };
     // From the mark to the last byte of the step, and no further.
-    for at in [arena.region().base_address() + 400, address, address + 4000 - 16] {
+    for at in [arena.base_address() + 400, address, address + 4000 - 16] {
         assert!(raw(at).iter().all(|value| value.is_nan()), "at {at:#x}");
     }
     assert_eq!(raw(address + 4000), [1.0; 4]);

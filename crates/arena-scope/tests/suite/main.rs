@@ -7,8 +7,10 @@ mod heap;
 
 mod align;
 mod compile_fail;
+mod deferred;
 mod exhaust;
 mod grow;
+mod hostile;
 mod model;
 mod no_heap;
 mod page_faults;

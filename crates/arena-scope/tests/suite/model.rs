@@ -46,10 +46,10 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) fn new<D: Device>(arena: &Arena<D>) -> Self {
-        let capacity = arena.region().capacity_bytes();
+        let capacity = arena.stats().capacity_bytes;
         let bytes = if D::MEASURES_ONLY { 0 } else { at(capacity) };
         Self {
-            base: arena.region().base_address(),
+            base: arena.base_address(),
             capacity,
             bytes: vec![0; bytes],
             cursor: 0,

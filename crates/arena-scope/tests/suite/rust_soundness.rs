@@ -178,7 +178,7 @@ fn all_keep_their_bytes(buffers: &mut [Transient<'_, u8>]) {
 #[test]
 fn scopes_of_two_arenas_are_swapped_without_harm() -> Outcome {
     let (mut a, mut b) = (host(4 * KIB)?, host(4 * KIB)?);
-    let (base_a, base_b) = (a.region().base_address(), b.region().base_address());
+    let (base_a, base_b) = (a.base_address(), b.base_address());
     {
         let (mut guard_a, mut guard_b) = (a.enter()?, b.enter()?);
         let (mut scope_a, mut scope_b) = (guard_a.scope(), guard_b.scope());
@@ -231,7 +231,7 @@ fn scopes_of_different_depths_are_swapped_without_harm() -> Outcome {
 #[test]
 fn guards_of_two_arenas_are_swapped_without_harm() -> Outcome {
     let (mut a, mut b) = (host(4 * KIB)?, host(4 * KIB)?);
-    let base_b = b.region().base_address();
+    let base_b = b.base_address();
     {
         let (mut guard_a, mut guard_b) = (a.enter()?, b.enter()?);
         std::mem::swap(&mut guard_a, &mut guard_b);

@@ -72,8 +72,8 @@ fn a_device_without_room_for_it_refuses_the_arena_and_keeps_nothing() {
 
 /// Where the bump would put the buffers.
 fn region(arena: &Arena<Host>) -> Range<u64> {
-    let base = arena.region().base_address();
-    base..base + arena.region().capacity_bytes()
+    let base = arena.base_address();
+    base..base + arena.stats().capacity_bytes
 }
 
 #[test]

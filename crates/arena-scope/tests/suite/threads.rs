@@ -13,10 +13,8 @@ fn each_thread_has_an_arena_and_none_sees_anothers_bytes() -> Outcome {
     let whole_bytes = 64 * KIB;
     let arenas = (0..THREADS).map(|_| host(whole_bytes / u64::from(THREADS)));
     let arenas = arenas.collect::<Result<Vec<_>, _>>()?;
-    let mut ranges: Vec<_> = arenas
-        .iter()
-        .map(|arena| (arena.region().base_address(), arena.region().capacity_bytes()))
-        .collect();
+    let mut ranges: Vec<_> =
+        arenas.iter().map(|arena| (arena.base_address(), arena.stats().capacity_bytes)).collect();
     ranges.sort_unstable();
     assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{ranges:?}");
 

@@ -58,7 +58,7 @@ fn missing(device: String) -> DeviceError {
     }
 }
 
-// SAFETY: there is no value of this type, so none of its methods is ever called.
+// SAFETY: there is no value of this type, so none of its methods is ever called, and no duty can be broken.
 unsafe impl Device for Cuda {
     type Memory = Infallible;
     type Stream = ();
@@ -138,7 +138,8 @@ unsafe impl Device for Cuda {
     }
 }
 
-impl Captures for Cuda {
+// SAFETY: as above.
+unsafe impl Captures for Cuda {
     type Graph = Infallible;
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
@@ -153,7 +154,7 @@ impl Captures for Cuda {
         match self.0 {}
     }
 
-    fn launch(&self, _graph: &Infallible) -> Result<(), DeviceError> {
+    unsafe fn launch(&self, _graph: &Infallible) -> Result<(), DeviceError> {
         match self.0 {}
     }
 }

@@ -1,99 +1,230 @@
-//! What every device promises, asked of the device itself.
+//! The duties of a device that can be seen from outside, asked of the device itself. The numbers are those
+//! of the contract: `# Safety` of `Device` and of `Captures`.
 
-use arena_core::device::{Device, Obtained};
+use arena_core::DeviceErrorKind;
+use arena_core::device::{Captures, Device, Obtained};
 
 const BYTES: u64 = 4096;
 
-/// Runs the whole list on one device. `keeps_contents` is false for one that only measures.
-pub(crate) fn conforms<D: Device>(device: &D, keeps_contents: bool) {
-    let memory = device.obtain(BYTES).unwrap();
-    let base = memory.base_address;
-    assert_ne!(base, 0, "no base is null");
-    assert!(device.base_alignment().divides(base), "the base is as aligned as promised");
-
-    fills_and_copies_in_stream_order(device, base, keeps_contents);
-    a_source_may_be_changed_at_once(device, base, keeps_contents);
-    streams_and_events_can_be_used(device);
-    // SAFETY: no buffer lies in the region.
-    let given_back = unsafe { device.give_back(base, BYTES) }.unwrap();
-    assert!(given_back <= BYTES);
-    // SAFETY: it was obtained above with this size, and is not used below.
-    unsafe { device.release(memory, BYTES) }.unwrap();
-
-    for bytes in [1, BYTES - 1, BYTES, 3 * BYTES + 7] {
-        lies_between_guard_pages_if_there_are_any(device, bytes, keeps_contents);
+/// Runs the whole list on one device. `side` is another stream of it, where there are several.
+pub(crate) fn conforms<D: Device>(device: &D, side: Option<&D::Stream>) {
+    memory_is_the_caller_s_alone(device);
+    what_it_says_of_itself_is_true(device);
+    a_call_writes_its_range_and_no_other_byte(device);
+    a_refusal_obtains_nothing_and_breaks_nothing(device);
+    host_memory_is_borrowed_for_the_call(device);
+    work_takes_effect_in_call_order(device);
+    streams_are_ordered_by_events(device, device.stream());
+    if let Some(side) = side {
+        assert!(side != device.stream(), "two streams are two values");
+        streams_are_ordered_by_events(device, side);
     }
-
-    let empty: Obtained<D::Memory> = device.obtain(0).unwrap();
-    assert_ne!(empty.base_address, 0, "an empty region has an address as well");
-    assert!(device.base_alignment().divides(empty.base_address));
-    // SAFETY: as above.
-    unsafe { device.release(empty, 0) }.unwrap();
-    let refused = device.obtain(1 << 62).unwrap_err();
-    assert!(device.obtain_guarded(u64::MAX).is_err());
-    assert!(!refused.reason.is_empty() && !refused.device.is_empty());
-    assert!(device.health().is_ok(), "a refusal breaks nothing");
 }
 
-fn read<D: Device>(device: &D, from: u64, bytes: usize) -> Vec<u8> {
-    let mut host = vec![0xee; bytes];
-    // SAFETY: the range lies in the region of the caller, and nobody writes it outside the stream.
+/// What must be read where `expected` was written: zeros if there is no memory.
+fn kept<D: Device>(expected: &[u8]) -> Vec<u8> {
+    if D::MEASURES_ONLY { vec![0; expected.len()] } else { expected.to_vec() }
+}
+
+fn read<D: Device>(device: &D, from: u64, bytes: u64) -> Vec<u8> {
+    let mut host = vec![0xee; bytes as usize];
+    // SAFETY: the range lies in memory of the caller, and nobody writes it outside the stream.
     unsafe { device.copy_out(&mut host, from) }.unwrap();
     host
 }
 
-fn fills_and_copies_in_stream_order<D: Device>(device: &D, base: u64, keeps_contents: bool) {
-    // SAFETY: ranges of the region, which nobody else uses.
-    unsafe { device.fill(base, 100, 7) }.unwrap();
-    // SAFETY: as above.
-    unsafe { device.fill(base + 10, 1, 9) }.unwrap();
-    // SAFETY: as above; 100 bytes from 0 and from 1000 do not overlap.
-    unsafe { device.copy_within(base + 1000, base, 100) }.unwrap();
-    // SAFETY: as above.
-    unsafe { device.fill(base, 100, 1) }.unwrap();
-    let mut expected = [7; 100];
-    expected[10] = 9;
-    let expected = if keeps_contents { expected } else { [0; 100] };
-    assert_eq!(read(device, base + 1000, 100), expected, "the copy saw what was queued before it");
-    let expected = if keeps_contents { [1; 100] } else { [0; 100] };
-    assert_eq!(read(device, base, 100), expected);
+fn fill<D: Device>(device: &D, at: u64, bytes: u64, value: u8) {
+    // SAFETY: the range lies in memory of the caller, which nobody else uses.
+    unsafe { device.fill(at, bytes, value) }.unwrap();
 }
 
-fn lies_between_guard_pages_if_there_are_any<D: Device>(device: &D, bytes: u64, keeps: bool) {
-    let memory = device.obtain_guarded(bytes).unwrap();
-    let base = memory.base_address;
-    match device.guard_pages() {
-        Some(end) => assert!(end.divides(base + bytes), "it ends at a page"),
-        None => assert!(device.base_alignment().divides(base)),
-    }
-    let zeros = vec![0; bytes as usize];
-    assert!(!keeps || device.guard_pages().is_none() || read(device, base, zeros.len()) == zeros);
-    // SAFETY: the memory obtained just now, which nobody else uses.
-    unsafe { device.fill(base, bytes, 7) }.unwrap();
-    let expected = vec![if keeps { 7 } else { 0 }; zeros.len()];
-    assert_eq!(read(device, base, zeros.len()), expected);
-    // SAFETY: it was obtained above with this size, and is not used below.
+/// Obtains memory for the test, and releases it afterwards.
+fn with_memory<D: Device>(device: &D, test: impl FnOnce(u64)) {
+    let memory = device.obtain(BYTES).unwrap();
+    test(memory.base_address);
+    release(device, memory, BYTES);
+}
+
+fn release<D: Device>(device: &D, memory: Obtained<D::Memory>, bytes: u64) {
+    // SAFETY: the callers obtained it with this size, and do not use it any more.
     unsafe { device.release(memory, bytes) }.unwrap();
 }
 
-fn a_source_may_be_changed_at_once<D: Device>(device: &D, base: u64, keeps_contents: bool) {
-    let mut host = [3; 64];
-    // SAFETY: a range of the region, which nobody else uses.
-    unsafe { device.copy_in(base + 2000, &host) }.unwrap();
-    host.fill(4);
-    let expected = if keeps_contents { [3; 64] } else { [0; 64] };
-    assert_eq!(read(device, base + 2000, 64), expected);
+// 1
+fn memory_is_the_caller_s_alone<D: Device>(device: &D) {
+    let sizes = [1, 255, BYTES, 257];
+    let memory: Vec<_> = (0_u8..)
+        .zip(sizes)
+        .flat_map(|(n, bytes)| {
+            let plain = (device.obtain(bytes).unwrap(), bytes, 2 * n);
+            [plain, (device.obtain_guarded(bytes).unwrap(), bytes, 2 * n + 1)]
+        })
+        .inspect(|(memory, bytes, value)| fill(device, memory.base_address, *bytes, *value))
+        .collect();
+    for (memory, bytes, value) in &memory {
+        let expected = kept::<D>(&vec![*value; *bytes as usize]);
+        assert_eq!(read(device, memory.base_address, *bytes), expected, "nobody else wrote there");
+    }
+    memory.into_iter().for_each(|(memory, bytes, _)| release(device, memory, bytes));
 }
 
-fn streams_and_events_can_be_used<D: Device>(device: &D) {
-    let stream = device.stream().clone();
-    assert!(stream == *device.stream(), "a stream is equal to itself");
-    assert!(device.owns_stream(&stream));
-    let event = device.new_event().unwrap();
-    for _ in 0..2 {
-        device.record(&event, &stream).unwrap();
-        device.wait(&stream, &event).unwrap();
+// 2
+fn what_it_says_of_itself_is_true<D: Device>(device: &D) {
+    let (alignment, guard) = (device.base_alignment(), device.guard_pages());
+    for bytes in [0, 1, BYTES - 1, BYTES, 3 * BYTES + 7] {
+        let memory = device.obtain(bytes).unwrap();
+        assert_ne!(memory.base_address, 0, "no base is null");
+        assert!(alignment.divides(memory.base_address));
+        release(device, memory, bytes);
+        if bytes > 0 {
+            let memory = device.obtain_guarded(bytes).unwrap();
+            match guard {
+                Some(end) => assert!(end.divides(memory.base_address + bytes), "it ends at a page"),
+                None => assert!(alignment.divides(memory.base_address)),
+            }
+            release(device, memory, bytes);
+        }
     }
-    device.synchronise_stream(&stream).unwrap();
+    assert_eq!((device.base_alignment(), device.guard_pages()), (alignment, guard));
+    assert!(!device.name().is_empty());
+}
+
+// 3
+fn a_call_writes_its_range_and_no_other_byte<D: Device>(device: &D) {
+    with_memory(device, |base| {
+        let mut expected = [1; 64];
+        fill(device, base, 64, 1);
+        fill(device, base + 3, 5, 2);
+        expected[3..8].fill(2);
+        // SAFETY: a range of the memory, which nobody else uses.
+        unsafe { device.copy_in(base + 17, &[3; 9]) }.unwrap();
+        expected[17..26].fill(3);
+        // SAFETY: as above; 5 bytes from 3 on and from 41 on do not overlap.
+        unsafe { device.copy_within(base + 41, base + 3, 5) }.unwrap();
+        expected[41..46].fill(2);
+        assert_eq!(read(device, base, 64), kept::<D>(&expected));
+        // SAFETY: nothing lives in the second half.
+        let given_back = unsafe { device.give_back(base + BYTES / 2, BYTES / 2) }.unwrap();
+        assert!(given_back <= BYTES / 2);
+        assert_eq!(read(device, base, 64), kept::<D>(&expected));
+    });
+}
+
+// 5
+fn a_refusal_obtains_nothing_and_breaks_nothing<D: Device>(device: &D) {
+    for _ in 0..3 {
+        let refused = device.obtain(1 << 62).unwrap_err();
+        assert!(device.obtain_guarded(u64::MAX).is_err());
+        assert!(!refused.reason.is_empty() && !refused.device.is_empty());
+        assert!(device.health().is_ok());
+    }
+    with_memory(device, |base| {
+        fill(device, base, BYTES, 7);
+        assert_eq!(read(device, base, BYTES), kept::<D>(&[7; BYTES as usize]));
+    });
+}
+
+// 7
+fn host_memory_is_borrowed_for_the_call<D: Device>(device: &D) {
+    with_memory(device, |base| {
+        let mut host = [3; 64];
+        // SAFETY: a range of the memory, which nobody else uses.
+        unsafe { device.copy_in(base, &host) }.unwrap();
+        host.fill(4);
+        assert_eq!(read(device, base, 64), kept::<D>(&[3; 64]), "a source may be changed at once");
+        let read = read(device, base, 64);
+        fill(device, base, 64, 5);
+        device.synchronise().unwrap();
+        assert_eq!(read, kept::<D>(&[3; 64]), "what was read stays as it is");
+    });
+}
+
+// 8
+fn work_takes_effect_in_call_order<D: Device>(device: &D) {
+    assert!(device.stream() == device.stream(), "it is always the same");
+    with_memory(device, |base| {
+        fill(device, base, 100, 7);
+        fill(device, base + 10, 1, 9);
+        // SAFETY: ranges of the memory, which nobody else uses; they do not overlap.
+        unsafe { device.copy_within(base + 1000, base, 100) }.unwrap();
+        fill(device, base, 100, 1);
+        let mut expected = [7; 100];
+        expected[10] = 9;
+        assert_eq!(read(device, base + 1000, 100), kept::<D>(&expected));
+        assert_eq!(read(device, base, 100), kept::<D>(&[1; 100]));
+    });
+    // What is queued is done before the memory goes.
+    with_memory(device, |base| fill(device, base, BYTES, 7));
     device.synchronise().unwrap();
+    assert!(device.health().is_ok());
+}
+
+// 9
+fn streams_are_ordered_by_events<D: Device>(device: &D, stream: &D::Stream) {
+    assert!(stream.clone() == *stream && device.owns_stream(stream));
+    let event = device.new_event().unwrap();
+    device.wait(stream, &event).unwrap();
+    for _ in 0..2 {
+        device.record(&event, device.stream()).unwrap();
+        device.wait(stream, &event).unwrap();
+        device.record(&event, stream).unwrap();
+        device.wait(device.stream(), &event).unwrap();
+    }
+    drop(event); // The waits stay in force.
+    device.synchronise_stream(stream).unwrap();
+    device.synchronise().unwrap();
+}
+
+/// Runs the list of a device that captures.
+pub(crate) fn captures_conform<D: Captures>(device: &D) {
+    with_memory(device, |base| {
+        fill(device, base, 64, 0);
+        // 5: also where there is nothing to abandon.
+        device.abandon_capture();
+        device.begin_capture().unwrap();
+        fill(device, base, 64, 9);
+        device.abandon_capture();
+        assert_eq!(read(device, base, 64), [0; 64], "5: what was abandoned does not run");
+
+        device.begin_capture().unwrap();
+        // SAFETY: ranges of the memory, which nobody else uses; they do not overlap.
+        unsafe { device.copy_within(base + 32, base, 32) }.unwrap();
+        fill(device, base, 32, 7);
+        needs_the_host_and_is_refused(device, base);
+        let graph = device.end_capture().unwrap();
+        assert_eq!(read(device, base, 64), [0; 64], "1: nothing runs before a launch");
+
+        for value in [1, 2] {
+            fill(device, base, 32, value);
+            // SAFETY: the memory is still the same, and nobody else uses it.
+            unsafe { device.launch(&graph) }.unwrap();
+            fill(device, base, 1, 8);
+            let mut expected = [[7; 32], [value; 32]].concat();
+            expected[0] = 8;
+            assert_eq!(read(device, base, 64), expected, "3: a launch is a call in stream order");
+        }
+        fill(device, base, 64, 0);
+        // SAFETY: as above.
+        unsafe { device.launch(&graph) }.unwrap();
+        drop(graph);
+        assert_eq!(read(device, base, 32), [7; 32], "3: what was launched goes on to its end");
+        assert!(device.refuse_in_capture("test").is_ok());
+    });
+}
+
+// 2
+fn needs_the_host_and_is_refused<D: Captures>(device: &D, base: u64) {
+    let refusals = [
+        device.obtain(16).map(drop).unwrap_err(),
+        // SAFETY: a range of the caller's memory, which nobody else uses.
+        unsafe { device.copy_in(base, &[1; 8]) }.unwrap_err(),
+        // SAFETY: as above.
+        unsafe { device.copy_out(&mut [0; 8], base) }.unwrap_err(),
+        device.synchronise().unwrap_err(),
+        device.synchronise_stream(device.stream()).unwrap_err(),
+        device.refuse_in_capture("test").unwrap_err(),
+    ];
+    for refused in refusals {
+        assert_eq!(refused.kind, DeviceErrorKind::InCapture, "{refused}");
+    }
 }

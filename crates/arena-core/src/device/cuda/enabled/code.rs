@@ -35,6 +35,11 @@ impl Failure {
         matches!(self, Self::Driver { code: CUresult::CUDA_ERROR_OUT_OF_MEMORY, .. })
     }
 
+    /// Whether the device is lost to this process, and so runs nothing any more.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::Driver { code, .. } if is_final(code))
+    }
+
     /// The error, on the device of that name.
     pub(crate) fn on(self, device: &str) -> DeviceError {
         let device = device.to_owned();

@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
@@ -46,6 +47,8 @@ pub struct Cuda {
     /// The error that broke the device.
     lost: OnceLock<DeviceError>,
     ranges: Option<Ranges>,
+    /// Read by calls that must not be captured, written by who begins a capture.
+    capturing: RwLock<()>,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
@@ -95,7 +98,8 @@ impl Cuda {
             .into());
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
-        Ok(Self { stream, name, streams, lost, ranges: None, restore: Restore::nothing() })
+        let (ranges, capturing, restore) = (None, RwLock::new(()), Restore::nothing());
+        Ok(Self { stream, name, streams, lost, ranges, capturing, restore })
     }
 
     /// The same device, which shows each scope to profilers as an NVTX range of its name: from its
@@ -182,16 +186,42 @@ impl Cuda {
     }
 
     /// Refuses `call` while a graph is captured on the arena's stream: the driver would refuse it too,
-    /// and throw the capture away.
-    pub(crate) fn not_in_capture(&self, call: &'static str) -> Result<(), Failure> {
+    /// and throw the capture away. While what is returned lives no capture of this device begins, so that
+    /// a call of another thread is not captured half way, with the address of its host memory.
+    pub(crate) fn not_in_capture(
+        &self,
+        call: &'static str,
+    ) -> Result<RwLockReadGuard<'_, ()>, Failure> {
+        let held = self.capturing.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, and the status goes into a live variable.
         let code = unsafe { sys::cuStreamIsCapturing(self.stream.cu_stream(), &raw mut status) };
         done("cuStreamIsCapturing", code)?;
         match status {
-            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(held),
             _ => Err(Failure::InCapture { call }),
         }
+    }
+
+    /// Held while a capture begins: nobody is between [`not_in_capture`](Self::not_in_capture) and the end of
+    /// his call.
+    pub(crate) fn no_call_is_under_way(&self) -> RwLockWriteGuard<'_, ()> {
+        self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits for the arena's stream on behalf of host memory that is only borrowed, and that a queued copy
+    /// may still use: this returns when that copy has ended. A driver that refuses the wait for a passing
+    /// reason is asked again until it knows, for the borrow ends with the call; a lost device runs nothing
+    /// any more. The first refusal is returned all the same.
+    fn wait_for_borrowed(&self) -> Result<(), Failure> {
+        let first = synchronise(&self.stream);
+        let mut last = first;
+        while last.is_err_and(|failure| !failure.is_final()) {
+            std::thread::sleep(Duration::from_millis(1));
+            last = synchronise(&self.stream);
+        }
+        // It has landed, or the device is lost, which says more than what came before.
+        last.and(first)
     }
 
     /// Makes a stream, of this context or another one, wait for what is queued on the arena's stream;
@@ -259,8 +289,14 @@ const fn length(bytes: u64) -> usize {
     bytes as usize
 }
 
-// SAFETY: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes back; the device is not
-// host visible.
+// SAFETY: by the duties' numbers. 1: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes
+// back; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
+// gets the range as it is named. 4: the driver calls nothing of this program here. 5: a call that fails
+// has at most queued its own work, on the arena's stream. 6: nothing panics between two driver calls that
+// belong together. 7: see `copy_in` and `copy_out`. 8: all work goes to one stream, which the driver runs
+// in order; `release` and both kinds of synchronising wait for it. 9: so do events promise it for streams
+// of one context; the per-thread stream, which is another one on each thread, is refused. 10: it wraps
+// nothing.
 unsafe impl Device for Cuda {
     type Memory = ();
     type Stream = Arc<CudaStream>;
@@ -286,7 +322,7 @@ unsafe impl Device for Cuda {
         let mut base_address = 0;
         let mut memory = None;
         let obtained = self.call(|| {
-            self.not_in_capture("cuMemAlloc")?;
+            let _held = self.not_in_capture("cuMemAlloc")?;
             // SAFETY: the address goes into a live variable.
             let code = unsafe { sys::cuMemAlloc_v2(&raw mut base_address, length(bytes)) };
             done("cuMemAlloc", code).inspect_err(|failure| {
@@ -341,30 +377,33 @@ unsafe impl Device for Cuda {
 
     /// From pageable memory an asynchronous copy returns once its source has been copied to staging
     /// memory (CUDA driver API, "API synchronization behavior", asynchronous memcpy). From pinned memory
-    /// it may be read later, so that is waited for. To overlap such a copy use cudarc's calls on
+    /// it may be read later, so that is waited for, also when the call that queues it fails: it may report an
+    /// earlier error. To overlap such a copy use cudarc's calls on
     /// the buffer, which keep a pinned source busy with an event.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.call(|| {
-            self.not_in_capture("cuMemcpyHtoDAsync")?;
+            let _held = self.not_in_capture("cuMemcpyHtoDAsync")?;
             let pinned = is_pinned(from)?;
             let (source, stream) = (from.as_ptr().cast::<c_void>(), self.stream.cu_stream());
             // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is
-            // borrowed until it was read: by the call if pageable, until the wait below if pinned.
+            // borrowed until it was read: by the call if pageable, until the wait below if pinned. Nothing
+            // unwinds in between.
             let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to_address, source, from.len(), stream) };
-            done("cuMemcpyHtoDAsync", code)?;
-            if pinned { synchronise(&self.stream) } else { Ok(()) }
+            let queued = done("cuMemcpyHtoDAsync", code);
+            let landed = if pinned { self.wait_for_borrowed() } else { Ok(()) };
+            queued.and(landed)
         })
     }
 
     unsafe fn copy_out(&self, to: &mut [u8], from_address: u64) -> Result<(), DeviceError> {
         self.call(|| {
-            self.not_in_capture("cuMemcpyDtoHAsync")?;
+            let _held = self.not_in_capture("cuMemcpyDtoHAsync")?;
             let (target, stream) = (to.as_mut_ptr().cast::<c_void>(), self.stream.cu_stream());
             // SAFETY: the caller gives a range of the region with as many bytes as `to`, which is
-            // borrowed mutably until the wait below.
+            // borrowed mutably until the wait below. Nothing unwinds in between.
             let code = unsafe { sys::cuMemcpyDtoHAsync_v2(target, from_address, to.len(), stream) };
-            done("cuMemcpyDtoHAsync", code)?;
-            synchronise(&self.stream)
+            let queued = done("cuMemcpyDtoHAsync", code);
+            queued.and(self.wait_for_borrowed())
         })
     }
 
@@ -401,7 +440,7 @@ unsafe impl Device for Cuda {
     }
 
     fn refuse_in_capture(&self, call: &'static str) -> Result<(), DeviceError> {
-        self.call(|| self.not_in_capture(call))
+        self.call(|| self.not_in_capture(call).map(drop))
     }
 
     fn begin_range(&self, name: &'static str) -> Option<u64> {
@@ -428,7 +467,7 @@ unsafe impl Device for Cuda {
 
     fn synchronise_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
         self.call(|| {
-            self.not_in_capture("cuStreamSynchronize")?;
+            let _held = self.not_in_capture("cuStreamSynchronize")?;
             synchronise(stream)
         })
     }

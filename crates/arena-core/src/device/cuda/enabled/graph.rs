@@ -59,13 +59,19 @@ impl Drop for Template {
     }
 }
 
-impl Captures for Cuda {
+// SAFETY: by the duties' numbers. 1: a graph is what the driver captured of the stream and of those that
+// joined it by an event. 2: `not_in_capture` refuses each of these calls, and `begin_capture` waits until
+// none that passed it is still under way; a copy that a program queues by calls of its own is its own matter.
+// 3: the driver orders a launch in its stream, and lets a graph go on when its handle is destroyed. 4: the
+// device is not host visible. 5: ending a capture ends it for every stream that joined.
+unsafe impl Captures for Cuda {
     type Graph = Graph;
 
     /// The mode is thread-local: other threads may go on to use the driver.
     fn begin_capture(&self) -> Result<(), DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.call(|| {
+            let _alone = self.no_call_is_under_way();
             // SAFETY: the stream is alive.
             let code = unsafe { sys::cuStreamBeginCapture_v2(self.stream().cu_stream(), mode) };
             done("cuStreamBeginCapture", code)
@@ -90,11 +96,11 @@ impl Captures for Cuda {
         }
     }
 
-    fn launch(&self, graph: &Graph) -> Result<(), DeviceError> {
+    unsafe fn launch(&self, graph: &Graph) -> Result<(), DeviceError> {
         self.call(|| {
             let stream = self.stream().cu_stream();
-            // SAFETY: graph and stream are alive. The graph's addresses are those of the arena's region,
-            // which whoever captured it keeps.
+            // SAFETY: graph and stream are alive; the caller says that the graph's addresses are still what
+            // they were.
             done("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.executable, stream) })
         })
     }

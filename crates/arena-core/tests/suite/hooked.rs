@@ -1,0 +1,235 @@
+//! A device that breaks its contract on request, or answers what no other device does.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::cell::RefCell;
+
+use arena_core::device::{Captures, Device, HostVisible, Obtained};
+use arena_core::{Alignment, DeviceError, DeviceErrorKind};
+
+type Hook = Box<dyn FnMut(&'static str) -> Result<(), DeviceError>>;
+
+thread_local! {
+    // Of the thread, so that a hook can hold what no device could.
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+}
+
+/// Runs `hook` before each call of this thread on a [`Hooked`] device, with the call's name. A hook that
+/// panics, or calls the device again, is not called a second time.
+pub(crate) fn before_each_call(
+    hook: impl FnMut(&'static str) -> Result<(), DeviceError> + 'static,
+) {
+    HOOK.set(Some(Box::new(hook)));
+}
+
+/// Lets calls pass again.
+pub(crate) fn no_hook() {
+    HOOK.set(None);
+}
+
+/// Panics in the `n`-th call of that name from now on (1 is the next).
+pub(crate) fn panic_in(name: &'static str, n: u64) {
+    let mut count = countdown(name, n);
+    before_each_call(move |call| {
+        assert!(!count(call), "{ON_PURPOSE} {call}");
+        Ok(())
+    });
+}
+
+/// Refuses the `n`-th call of that name from now on (1 is the next).
+pub(crate) fn fail_in(name: &'static str, n: u64) {
+    let mut count = countdown(name, n);
+    before_each_call(move |call| if count(call) { Err(refusal(call)) } else { Ok(()) });
+}
+
+fn countdown(name: &'static str, n: u64) -> impl FnMut(&'static str) -> bool {
+    let mut calls = 0;
+    move |call| {
+        calls += u64::from(call == name);
+        call == name && calls == n
+    }
+}
+
+pub(crate) const ON_PURPOSE: &str = "told to panic in";
+
+pub(crate) fn refusal(call: &'static str) -> DeviceError {
+    let (device, reason) = ("hooked".to_owned(), "told to fail".to_owned());
+    DeviceError { device, call, reason, kind: DeviceErrorKind::Refused }
+}
+
+fn before(call: &'static str) -> Result<(), DeviceError> {
+    let Some(mut hook) = HOOK.take() else { return Ok(()) };
+    let outcome = hook(call);
+    // The hook may have set another one.
+    HOOK.with_borrow_mut(|slot| {
+        slot.get_or_insert(hook);
+    });
+    outcome
+}
+
+/// A device whose calls pass a hook, and whose words and addresses can be changed.
+#[derive(Debug)]
+pub(crate) struct Hooked<D> {
+    pub(crate) inner: D,
+    /// In place of the inner device's answers.
+    pub(crate) base_alignment: Option<Alignment>,
+    pub(crate) guard_pages: Option<Option<Alignment>>,
+    /// Memory begins so many bytes later than the inner device's.
+    pub(crate) shift_bytes: u64,
+}
+
+impl<D> Hooked<D> {
+    pub(crate) fn new(inner: D) -> Self {
+        no_hook();
+        Self { inner, base_alignment: None, guard_pages: None, shift_bytes: 0 }
+    }
+}
+
+// SAFETY: it is there to break the duties of a device, one at a time, where the tests ask for it.
+// Otherwise each call goes to the inner device unchanged; memory is that device's, less its beginning.
+unsafe impl<D: Device> Device for Hooked<D> {
+    type Memory = D::Memory;
+    type Stream = D::Stream;
+    type Event = D::Event;
+    const MEASURES_ONLY: bool = D::MEASURES_ONLY;
+
+    fn name(&self) -> String {
+        "hooked".to_owned()
+    }
+
+    fn base_alignment(&self) -> Alignment {
+        self.base_alignment.unwrap_or_else(|| self.inner.base_alignment())
+    }
+
+    fn obtain(&self, bytes: u64) -> Result<Obtained<D::Memory>, DeviceError> {
+        before("obtain")?;
+        let memory = self.inner.obtain(bytes + self.shift_bytes)?;
+        Ok(Obtained { base_address: memory.base_address + self.shift_bytes, ..memory })
+    }
+
+    fn guard_pages(&self) -> Option<Alignment> {
+        self.guard_pages.unwrap_or_else(|| self.inner.guard_pages())
+    }
+
+    fn obtain_guarded(&self, bytes: u64) -> Result<Obtained<D::Memory>, DeviceError> {
+        before("obtain_guarded")?;
+        let memory = self.inner.obtain_guarded(bytes + self.shift_bytes)?;
+        Ok(Obtained { base_address: memory.base_address + self.shift_bytes, ..memory })
+    }
+
+    unsafe fn release(&self, memory: Obtained<D::Memory>, bytes: u64) -> Result<(), DeviceError> {
+        let inner = Obtained { base_address: memory.base_address - self.shift_bytes, ..memory };
+        // SAFETY: what the inner device gave for these bytes. It is released also when the hook fails.
+        let released = unsafe { self.inner.release(inner, bytes + self.shift_bytes) };
+        before("release").and(released)
+    }
+
+    unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError> {
+        before("give_back")?;
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.inner.give_back(address, bytes) }
+    }
+
+    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        before("fill")?;
+        // SAFETY: as above.
+        unsafe { self.inner.fill(address, bytes, value) }
+    }
+
+    unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
+        before("copy_in")?;
+        // SAFETY: as above.
+        unsafe { self.inner.copy_in(to_address, from) }
+    }
+
+    unsafe fn copy_out(&self, to: &mut [u8], from_address: u64) -> Result<(), DeviceError> {
+        before("copy_out")?;
+        // SAFETY: as above.
+        unsafe { self.inner.copy_out(to, from_address) }
+    }
+
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: u64) -> Result<(), DeviceError> {
+        before("copy_within")?;
+        // SAFETY: as above.
+        unsafe { self.inner.copy_within(to, from, bytes) }
+    }
+
+    fn synchronise(&self) -> Result<(), DeviceError> {
+        before("synchronise")?;
+        self.inner.synchronise()
+    }
+
+    fn stream(&self) -> &D::Stream {
+        self.inner.stream()
+    }
+
+    fn owns_stream(&self, stream: &D::Stream) -> bool {
+        self.inner.owns_stream(stream)
+    }
+
+    fn health(&self) -> Result<(), DeviceError> {
+        before("health")
+    }
+
+    fn refuse_in_capture(&self, call: &'static str) -> Result<(), DeviceError> {
+        before("refuse_in_capture")?;
+        self.inner.refuse_in_capture(call)
+    }
+
+    fn begin_range(&self, name: &'static str) -> Option<u64> {
+        before("begin_range").ok()?;
+        Some(name.len() as u64)
+    }
+
+    fn end_range(&self, _id: u64) {
+        let _ = before("end_range");
+    }
+
+    fn new_event(&self) -> Result<D::Event, DeviceError> {
+        before("new_event")?;
+        self.inner.new_event()
+    }
+
+    fn record(&self, event: &D::Event, stream: &D::Stream) -> Result<(), DeviceError> {
+        before("record")?;
+        self.inner.record(event, stream)
+    }
+
+    fn wait(&self, stream: &D::Stream, event: &D::Event) -> Result<(), DeviceError> {
+        before("wait")?;
+        self.inner.wait(stream, event)
+    }
+
+    fn synchronise_stream(&self, stream: &D::Stream) -> Result<(), DeviceError> {
+        before("synchronise_stream")?;
+        self.inner.synchronise_stream(stream)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<D: HostVisible> HostVisible for Hooked<D> {}
+
+// SAFETY: as above.
+unsafe impl<D: Captures> Captures for Hooked<D> {
+    type Graph = D::Graph;
+
+    fn begin_capture(&self) -> Result<(), DeviceError> {
+        before("begin_capture")?;
+        self.inner.begin_capture()
+    }
+
+    fn end_capture(&self) -> Result<D::Graph, DeviceError> {
+        before("end_capture")?;
+        self.inner.end_capture()
+    }
+
+    fn abandon_capture(&self) {
+        let _ = before("abandon_capture");
+        self.inner.abandon_capture();
+    }
+
+    unsafe fn launch(&self, graph: &D::Graph) -> Result<(), DeviceError> {
+        before("launch")?;
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.inner.launch(graph) }
+    }
+}
