@@ -5,6 +5,7 @@ use arena_core::{
     Alignment, ByteSize, Capacity, Cuda, Device, DeviceErrorKind, Error, ErrorKind, RawArena,
 };
 use cuda_standin::Standin;
+use rstest::rstest;
 
 fn arena(capacity: ByteSize) -> RawArena<Cuda> {
     RawArena::new(Cuda::new(0).unwrap(), capacity).unwrap()
@@ -200,6 +201,30 @@ fn the_region_is_freed_after_the_work_that_is_queued_on_it() {
         drop((x, arena));
         assert_eq!(standin.last_fault(), "", "seed {seed}");
         assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+    }
+}
+
+#[rstest]
+#[case::once(1, 0)]
+#[case::always(2, 1)]
+fn memory_is_not_freed_before_a_wait_has_told_that_its_work_has_ended(
+    #[case] waits_that_fail: u64,
+    #[case] blocks_given_up: u64,
+) {
+    let standin = Standin::load().unwrap();
+    for seed in 0..20 {
+        standin.reset(seed);
+        standin.set_free_waits(false);
+        let device = Cuda::new(0).unwrap();
+        let stream = device.stream().clone();
+        let arena = RawArena::new(device, ByteSize::kib(4)).unwrap();
+        let mut x = arena.persistent::<u8>(64, Alignment::DEFAULT).unwrap();
+        x.view_mut().fill_bytes(1).unwrap();
+        (1..=waits_that_fail).for_each(|n| standin.fail_nth("cuStreamSynchronize", n, 801));
+        drop((x, arena));
+        stream.synchronize().unwrap();
+        assert_eq!(standin.last_fault(), "", "seed {seed}");
+        assert_eq!(standin.leaks().device_blocks, blocks_given_up, "seed {seed}");
     }
 }
 

@@ -35,9 +35,10 @@ impl Failure {
         matches!(self, Self::Driver { code: CUresult::CUDA_ERROR_OUT_OF_MEMORY, .. })
     }
 
-    /// Whether the device is lost to this process, and so runs nothing any more.
-    pub(super) fn is_final(self) -> bool {
-        matches!(self, Self::Driver { code, .. } if is_final(code))
+    /// Whether a wait that failed like this has nothing to wait for any more: the device is lost to this
+    /// process, or its context is gone (not initialised, an invalid context or handle), and the work with it.
+    pub(super) fn runs_nothing_more(self) -> bool {
+        matches!(self, Self::Driver { code, .. } if is_final(code) || matches!(code as u32, 3 | 201 | 400))
     }
 
     /// The error, on the device of that name.

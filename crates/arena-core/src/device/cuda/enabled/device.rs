@@ -216,7 +216,7 @@ impl Cuda {
     fn wait_for_borrowed(&self) -> Result<(), Failure> {
         let first = synchronise(&self.stream);
         let mut last = first;
-        while last.is_err_and(|failure| !failure.is_final()) {
+        while last.is_err_and(|failure| !failure.runs_nothing_more()) {
             std::thread::sleep(Duration::from_millis(1));
             last = synchronise(&self.stream);
         }
@@ -352,11 +352,17 @@ unsafe impl Device for Cuda {
             return Ok(());
         }
         self.call_even_if_lost(|| {
-            let waited = synchronise(&self.stream);
+            let first = synchronise(&self.stream);
+            let waited = first.or_else(|_| synchronise(&self.stream));
+            if let Err(failure) = waited
+                && !failure.runs_nothing_more()
+            {
+                return Err(failure); // Queued work may still use the memory: it is given up, not freed.
+            }
             // SAFETY: the caller passes what `obtain` got from `cuMemAlloc`, and nobody uses it any
-            // more. It is freed also when waiting fails: the context is broken then, and runs nothing.
+            // more: what was queued has ended, or will never run.
             let freed = done("cuMemFree", unsafe { sys::cuMemFree_v2(memory.base_address) });
-            waited.and(freed)
+            first.and(freed)
         })
     }
 
