@@ -28,7 +28,11 @@ ratios:
 
 # The criterion benchmarks
 bench:
-    cargo bench -p arena-benches --bench allocation
+    cargo bench -p arena-benches --bench allocation --bench kept
+
+# Count the instructions of the hot paths under valgrind, against the budgets of benches/instructions.txt
+instructions *ARGUMENTS:
+    scripts/instructions.sh {{ARGUMENTS}}
 
 # The tests of the core and the scopes under AddressSanitizer (a stable compiler, hence the bootstrap flag;
 # some tests leak a guard on purpose, so leaks are not looked for)

@@ -154,7 +154,7 @@ impl<D: Captures> StepGraph<D> {
             ));
         }
         // What a stream still does with a persistent buffer, it began before this step.
-        state.raw.join_declared(1)?;
+        state.steps.join_declared()?;
         // SAFETY: by the numbers of `launch`. 1: the graph was captured on this region's device, for it is
         // this region that is pinned, and the pin holds its memory; the arena holds that of its placement.
         // 2: no scope is open, so no transient buffer is alive; what the step had of its own lies below its

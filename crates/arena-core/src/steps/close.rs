@@ -318,6 +318,19 @@ impl<D: Device> Steps<D> {
         Ok(unsafe { self.region.device().fill(address, bytes, value) }?)
     }
 
+    /// Between root scopes: makes the arena's stream wait for every declared stream.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, also if the stream was waited for on the host instead.
+    pub fn join_declared(&self) -> Result<(), Error> {
+        let joined = self.region.join_declared(1);
+        if joined.is_err() {
+            self.choose_mode();
+        }
+        joined
+    }
+
     /// Puts the cursor back to the mark without frames, as a root scope's close would. That no transient
     /// buffer is alive is what `&mut self` proves; a failure is told by the next fallible call.
     pub fn reset_to_mark(&mut self) {
