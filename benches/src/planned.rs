@@ -151,7 +151,7 @@ impl Loop {
     ///
     /// The arena's; there is none if it works.
     pub fn step(&mut self) -> Result<(), Error> {
-        self.arena.scope_with(STEP.into(), |scope| match &self.work {
+        self.arena.scope_with(STEP, |scope| match &self.work {
             Work::Recorded { ops, places } => {
                 let mut live: Vec<_> = (0..*places).map(|_| None).collect();
                 for op in ops {

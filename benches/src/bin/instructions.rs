@@ -8,10 +8,10 @@ use std::mem::forget;
 
 use anyhow::{Result, bail};
 use arena_scope::{
-    Alignment, Arena, ByteSize, Error, Host, PlannedSlot, Scope, ScopeOptions, SlotTable,
+    Alignment, Arena, ByteSize, Error, Host, PlannedSlot, Scope, SlotTable, StepKey,
 };
 
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 
 /// Requests and drops of a step that has some: so many that opening and closing it hardly counts.
 const PAIRS: usize = 1000;

@@ -1,6 +1,7 @@
 //! The region: one contiguous range of device addresses, obtained once.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -221,13 +222,23 @@ impl Claimed {
 impl<D: Device> Drop for Region<D> {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        // A failure cannot be told to anybody here, and holding the memory would not mend it.
-        let _ = self.join_declared(0);
-        // SAFETY: by invariant 1 the memory is the device's for this capacity; buffers hold the
-        // region or borrow its arena, so none is left, and the arena's stream waits for every other
-        // stream that used them.
-        let _ = unsafe { self.device.release(memory, self.capacity_bytes) };
+        // A failure cannot be told to anybody here, and holding the memory would not mend it. After a panic
+        // nobody knows what was waited for, so the memory is given up.
+        if unless_it_panics(|| self.join_declared(0)).is_none() {
+            return;
+        }
+        unless_it_panics(|| {
+            // SAFETY: by invariant 1 the memory is the device's for this capacity; buffers hold the
+            // region or borrow its arena, so none is left, and the arena's stream waits for every other
+            // stream that used them.
+            unsafe { self.device.release(memory, self.capacity_bytes) }
+        });
     }
+}
+
+/// What a call of a device returned; `None` if the device panicked. For a `Drop`, which must not.
+pub(crate) fn unless_it_panics<R>(call: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
 impl<D: Device> fmt::Debug for Region<D> {

@@ -177,9 +177,10 @@ impl<D: Device> Arena<D> {
     /// As for [`scope`](Self::scope).
     pub fn scope_with<'a, R, E: From<Error>>(
         &'a mut self,
-        options: ScopeOptions,
+        options: impl Into<ScopeOptions>,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
     ) -> Result<R, E> {
+        let options = options.into();
         self.state.prepare_root(options.key());
         run(&self.state, self.state.open_root(options)?, body)
     }
@@ -198,7 +199,8 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`enter`](Self::enter).
-    pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
+    pub fn enter_with(&mut self, options: impl Into<ScopeOptions>) -> Result<Guard<'_, D>, Error> {
+        let options = options.into();
         self.state.prepare_root(options.key());
         Ok(Guard::of(&self.state, self.state.open_root(options)?))
     }

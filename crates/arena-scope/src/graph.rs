@@ -57,9 +57,10 @@ impl<D: Captures> Arena<D> {
     /// Only if `body` does; the capture is thrown away.
     pub fn capture<'a, E: From<Error>>(
         &'a mut self,
-        options: ScopeOptions,
+        options: impl Into<ScopeOptions>,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<(), E>,
     ) -> Result<StepGraph<D>, E> {
+        let options = options.into();
         self.state.prepare_root(options.key());
         let state = &self.state;
         let refuse =

@@ -235,10 +235,10 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// As for [`scope`](Self::scope).
     pub fn scope_with<R, E: From<Error>>(
         &mut self,
-        options: ScopeOptions,
+        options: impl Into<ScopeOptions>,
         body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>) -> Result<R, E>,
     ) -> Result<R, E> {
-        run(self.state, self.state.open_inner(self.depth, options)?, body)
+        run(self.state, self.state.open_inner(self.depth, options.into())?, body)
     }
 
     /// Opens a scope inside this one in the guard form, where a closure does not fit.
@@ -255,8 +255,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`enter`](Self::enter).
-    pub fn enter_with(&mut self, options: ScopeOptions) -> Result<Guard<'_, D>, Error> {
-        Ok(Guard::of(self.state, self.state.open_inner(self.depth, options)?))
+    pub fn enter_with(&mut self, options: impl Into<ScopeOptions>) -> Result<Guard<'_, D>, Error> {
+        Ok(Guard::of(self.state, self.state.open_inner(self.depth, options.into())?))
     }
 
     // --- figures ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, ScopeOptions, Stats, SteadyState};
+use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, Stats, SteadyState, StepKey};
 
 use crate::backend::{Backend, Buffer};
 use crate::data::{Dataset, shuffled_order};
@@ -21,10 +21,10 @@ use ahead::{Ahead, Seen};
 pub use ahead::AheadConfig;
 
 /// The key of a training step, to be completed by its number of images.
-pub const TRAIN: ScopeOptions = ScopeOptions::named("train");
+pub const TRAIN: StepKey = StepKey::named("train");
 
 /// The key of a step of an evaluation, to be completed by its number of images.
-pub const EVALUATE: ScopeOptions = ScopeOptions::named("evaluate");
+pub const EVALUATE: StepKey = StepKey::named("evaluate");
 
 /// What a scope spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -81,6 +81,7 @@ macro_rules! wrap_device {
             type Stream = D::Stream;
             type Event = D::Event;
             const MEASURES_ONLY: bool = D::MEASURES_ONLY;
+            const CAPTURES: bool = D::CAPTURES;
 
             fn name(&self) -> String {
                 self.inner.name()

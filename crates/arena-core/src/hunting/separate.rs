@@ -14,7 +14,7 @@ use crate::device::{Device, Obtained};
 use crate::error::{Error, GuardZone};
 use crate::layout::{Span, align_down, align_up};
 use crate::placement::Placement;
-use crate::region::{Claimed, Region};
+use crate::region::{Claimed, Region, unless_it_panics};
 
 use super::Shuffled;
 
@@ -103,13 +103,17 @@ impl<D: Device> Separate<D> {
         };
         let request = table.requests;
         let alone = Alone { memory, address, bytes, offset_bytes, request };
-        if let Err(error) = self.prepare(&alone, contents) {
-            // SAFETY: nobody knows the buffer.
-            let _ = unsafe { self.release(alone, &mut table.places) };
-            return Err(error);
-        }
+        // Should the device panic, the buffer is in the table, and goes with its scope.
         table.buffers.push(alone);
-        Ok(address)
+        let Table { buffers, places, .. } = &mut *table;
+        let prepared = buffers.last().map_or(Ok(()), |alone| self.prepare(alone, contents));
+        if prepared.is_err()
+            && let Some(alone) = buffers.pop()
+        {
+            // SAFETY: nobody knows the buffer.
+            let _ = unsafe { self.release(alone, places) };
+        }
+        prepared.map(|()| address)
     }
 
     /// An allocation for a buffer between its guard zones: with its bytes, and the buffer's address.
@@ -284,13 +288,17 @@ impl<D: Device> Drop for Separate<D> {
     /// Releases what a forgotten guard, or a lost order, left behind.
     fn drop(&mut self) {
         // Declarations at depth 0 are of persistent buffers, and stay.
-        let _ = self.region.join_declared(1);
+        if unless_it_panics(|| self.region.join_declared(1)).is_none() {
+            return; // Nobody knows what was waited for, so the memory is given up.
+        }
         let table = self.table.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         let alone = table.buffers.drain(..).filter_map(|alone| alone.memory);
         for (memory, obtained_bytes) in alone.chain(self.shadow.take()) {
-            // SAFETY: obtained for these bytes; the arena is gone and with it every buffer, and its
-            // stream was made to wait for the others just now.
-            let _ = unsafe { self.region.device().release(memory, obtained_bytes) };
+            unless_it_panics(|| {
+                // SAFETY: obtained for these bytes; the arena is gone and with it every buffer, and its
+                // stream was made to wait for the others just now.
+                unsafe { self.region.device().release(memory, obtained_bytes) }
+            });
         }
     }
 }

@@ -40,7 +40,7 @@ impl<D: Device> Steps<D> {
     /// No transient buffer that was made since the frame opened is used again.
     #[inline]
     pub unsafe fn close(&self, frame: FrameId) -> Result<(), Error> {
-        if frame.arena != self.identity() {
+        if !self.frames.has_opened(frame) {
             return Err(ErrorKind::ForeignFrame.into());
         }
         if self.depth() != frame.depth {
@@ -162,7 +162,8 @@ impl<D: Device> Steps<D> {
                 self.owe_own_slots(value);
             }
         }
-        self.debts.value_of_returned.set(frame.reset.or(self.reset).byte());
+        let earlier = self.debts.value_of_returned.get().filter(|_| self.debts.holds_returned());
+        self.debts.value_of_returned.set(frame.reset.or(self.reset).byte().or(earlier));
         if self.separate.is_some() {
             let before = self.debts.release.get().unwrap_or(frame.start_bytes);
             self.debts.release.set(Some(before.min(frame.start_bytes)));

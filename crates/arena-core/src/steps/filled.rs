@@ -2,6 +2,7 @@
 //! as if it had not been made; what it may have written is cleared as the scope's policy says.
 
 use bytemuck::Pod;
+use scopeguard::ScopeGuard;
 
 use super::{Mode, Steps};
 use crate::buffer::{Persistent, Transient, View, ViewMut};
@@ -9,6 +10,7 @@ use crate::bytes::Alignment;
 use crate::device::Device;
 use crate::error::Error;
 use crate::layout::Span;
+use crate::reset::Reset;
 
 impl<D: Device> Steps<D> {
     /// A persistent buffer that holds `values`, copied in stream order.
@@ -64,35 +66,49 @@ impl<D: Device> Steps<D> {
         fill: impl FnOnce(ViewMut<'_, T, D>) -> Result<(), Error>,
     ) -> Result<Persistent<T, D>, Error> {
         let before_bytes = self.zones.cursor_bytes();
-        let mut buffer = self.persistent(len, alignment, depth)?;
-        let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
+        let buffer = self.persistent(len, alignment, depth)?;
+        // Nothing else would give its bytes back, should the device panic.
+        let mut buffer = scopeguard::guard(buffer, |buffer| {
+            self.take_back_persistent(buffer, before_bytes, depth)
+        });
+        fill(buffer.view_mut())?;
+        Ok(ScopeGuard::into_inner(buffer))
+    }
+
+    fn take_back_persistent<T: Pod>(
+        &self,
+        buffer: Persistent<T, D>,
+        before_bytes: u64,
+        depth: u32,
+    ) {
         let span = span_from(buffer.offset_bytes(), buffer.view().len_bytes());
         match buffer.into_kept_span() {
-            Some(span) => self.take_back_kept(span),
+            Some(span) => self.take_back_kept(span, depth),
             // Below the mark nothing was cleared before either.
             None => {
                 self.zones.take_back(before_bytes, span);
             }
         }
-        Err(error)
     }
 
     /// Gives the bytes of a kept buffer back that was never handed out, cleared as the policy says. If the
     /// device refuses that too, the next call tries again.
-    fn take_back_kept(&self, span: Span) {
-        if let Some(value) = self.value_now() {
+    fn take_back_kept(&self, span: Span, depth: u32) {
+        if let Some(value) = self.value_at(depth) {
             // SAFETY: the span was placed just now, and its buffer is gone.
-            if unsafe { self.fill_kept(span, value) }.is_err() {
+            let fill = || unsafe { self.fill_kept(span, value) };
+            if std::thread::panicking() || fill().is_err() {
                 return self.region.queue_returned(span);
             }
         }
         self.give_back_kept(span);
     }
 
-    /// What the innermost frame, or else the arena, sets free bytes to.
-    fn value_now(&self) -> Option<u8> {
-        let frame = self.frames.innermost().map_or(self.reset, |frame| frame.reset);
-        frame.or(self.reset).byte()
+    /// What the scope of `depth`, or else one inside it whose guard was forgotten, or else the arena, sets
+    /// free bytes to.
+    fn value_at(&self, depth: u32) -> Option<u8> {
+        let frames = (depth..=self.depth()).filter_map(|depth| self.frames.at(depth));
+        frames.fold(Reset::Keep, |reset, frame| reset.or(frame.reset)).or(self.reset).byte()
     }
 
     /// [`transient`](Self::transient), filled with zero bytes in stream order.
@@ -154,7 +170,7 @@ impl<D: Device> Steps<D> {
             if let Some(log) = self.log.borrow_mut().as_mut() {
                 log.pop();
             }
-            if let (Some(value), None) = (self.value_now(), &self.separate) {
+            if let (Some(value), None) = (self.value_at(depth), &self.separate) {
                 let label = self.frames.innermost().map_or("", |frame| frame.label);
                 self.debts.begin(label, depth);
                 self.debts.clear(span, value);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::reset::Reset;
 
@@ -29,11 +30,16 @@ pub(super) struct Frame {
 /// It is refused by every other arena, and once its frame has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameId {
-    /// The region's place on the host's heap, which no other arena has while this one lives.
-    pub(super) arena: usize,
     pub(super) depth: u32,
+    /// The arena's number, and below it the frame's.
     pub(super) serial: u64,
 }
+
+/// Bits of a frame's number: enough for one frame a nanosecond over a quarter of an hour, and then some.
+const FRAME_BITS: u32 = 40;
+
+/// Arenas of this process so far.
+static ARENAS: AtomicU64 = AtomicU64::new(0);
 
 impl FrameId {
     /// 1 is a root scope.
@@ -60,8 +66,14 @@ impl Frames {
             depth: Cell::new(0),
             innermost: Cell::default(),
             outer: RefCell::new(Vec::with_capacity(8)),
-            opened: Cell::new(0),
+            opened: Cell::new(ARENAS.fetch_add(1, Ordering::Relaxed) << FRAME_BITS),
         }
+    }
+
+    /// Whether it names a frame of this arena.
+    #[inline]
+    pub(super) fn has_opened(&self, frame: FrameId) -> bool {
+        (frame.serial ^ self.opened.get()) >> FRAME_BITS == 0
     }
 
     /// How many are open: 1 is a root scope.

@@ -94,13 +94,7 @@ impl<D: Device> Steps<D> {
     #[inline]
     pub(super) fn innermost_id(&self) -> FrameId {
         let depth = self.depth();
-        FrameId { arena: self.identity(), depth, serial: self.frames.serial(depth) }
-    }
-
-    /// What no other arena has while this one lives.
-    #[inline]
-    pub(super) fn identity(&self) -> usize {
-        std::sync::Arc::as_ptr(&self.region).addr()
+        FrameId { depth, serial: self.frames.serial(depth) }
     }
 
     /// Should the device panic, the scope is open, and is settled like one whose guard was forgotten.

@@ -137,7 +137,6 @@ fn a_stream_whose_declaration_panics_is_declared_all_the_same() {
 }
 
 #[test]
-#[ignore = "the close is being rewritten"]
 fn persistent_buffers_whose_filling_panics_cost_no_byte() {
     let (device, _) = hostile();
     let arena = RawArena::new(device, CAPACITY).unwrap();

@@ -8,14 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use arena_plan::{Options, PlannedStep};
 use arena_scope::{
     Alignment, Arena, ByteSize, Error, ErrorKind, Host, Reset, Scope, ScopeOptions, SlotTable,
-    Transient,
+    StepKey, Transient,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const PROGRAMS: u64 = 120;
 const STEPS: u64 = 40;
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 const RESETS: [Reset; 3] = [Reset::Keep, Reset::Zero, Reset::Poison];
 
 /// What a program throws when it panics on purpose.
@@ -265,7 +265,7 @@ fn step(arena: &mut Arena, mut run: Run) {
 
 fn plan_of(program: u64) -> SlotTable {
     let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(8)).build().expect("room");
-    arena.observe(None);
+    arena.record(None);
     step(&mut arena, Run::new(program, 0, Deviating::default()));
     let log = arena.recorded(STEP).expect("the step was observed");
     let options = Options { restart_budget: 100, node_budget: 100, ..Options::default() };
@@ -288,7 +288,7 @@ fn no_run_of_a_planned_program_overlaps_or_loses_a_byte() {
         let mut rng = ChaCha8Rng::seed_from_u64(program);
         for noise in 0..STEPS {
             match rng.random_range(0..30) {
-                0 => arena.observe(None),
+                0 => arena.record(None),
                 1 => drop(arena.stop_observing()),
                 2 => arena.install_plan(STEP, plan_of(program + 7)).expect("it fits"),
                 3 => arena.install_plan(STEP, slots.clone()).expect("it fits"),

@@ -5,13 +5,13 @@ use std::error::Error;
 use arena_plan::{AutoPlan, Options, PlannedStep, lower_bound, trace_of};
 use arena_scope::{
     Alignment, Arena, ByteSize, DeviationKind, EventLog, Host, PlannedSlot, Probe, Reset, Scope,
-    ScopeOptions, SlotTable, Transient,
+    ScopeOptions, SlotTable, StepKey, Transient,
 };
 use rstest::rstest;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 
 /// A step with early drops, an inner scope, a buffer dropped inside it, and an empty request. Returns
 /// the addresses in order of the requests, as offsets from the base.

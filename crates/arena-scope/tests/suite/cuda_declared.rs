@@ -2,11 +2,11 @@
 
 use crate::cuda::arena_of;
 use arena_scope::device::cuda::Blas;
-use arena_scope::{Alignment, Arena, ByteSize, Cuda, Error, PlannedSlot, ScopeOptions, SlotTable};
+use arena_scope::{Alignment, Arena, ByteSize, Cuda, Error, PlannedSlot, SlotTable, StepKey};
 use cuda_standin::Standin;
 use rstest::rstest;
 
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 
 /// A handle whose workspace is used on another stream than the arena's, or was.
 #[rstest]

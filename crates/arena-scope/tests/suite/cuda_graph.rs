@@ -7,12 +7,12 @@ use arena_scope::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg, sys
 use arena_scope::cudarc::nvrtc::Ptx;
 use arena_scope::{
     Alignment, Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent,
-    Placement, PlannedSlot, Reset, Scope, ScopeOptions, SlotTable, StepGraph,
+    Placement, PlannedSlot, Reset, Scope, ScopeOptions, SlotTable, StepGraph, StepKey,
 };
 use cuda_standin::Standin;
 
 const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx");
-const TRAIN: ScopeOptions = ScopeOptions::named("train");
+const TRAIN: StepKey = StepKey::named("train");
 
 /// An arena and a step that doubles its weights by a kernel, through a scratch buffer.
 struct Loop {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::cuda::{Seen, arena, settle, side_stream};
 use arena_scope::cudarc::driver::CudaStream;
-use arena_scope::{Alignment, Arena, Cuda, Error, PlannedSlot, ScopeOptions, SlotTable};
+use arena_scope::{Alignment, Arena, Cuda, Error, PlannedSlot, SlotTable, StepKey};
 use cuda_standin::Standin;
 use rstest::rstest;
 
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 const X: [f32; 4] = [1.0, 2.0, 3.0, 4.0];
 
 /// Two buffers one after the other on the same bytes.

@@ -32,11 +32,15 @@ pub(crate) struct Model {
     transient: Vec<Held>,
     kept: Vec<Held>,
     dropped: Vec<Held>,
+    /// Of those the ones that a close has seen, and what their bytes are set to before they come back.
+    returned: Vec<Held>,
+    returned_value: Option<u8>,
     /// The next fill is refused.
     pub(crate) fill_fails: bool,
     /// The next fallible call tells of a failure.
     pub(crate) deferred: bool,
-    uncleared: Option<Frame>,
+    /// What closes and refused requests were to clear and could not, and with what.
+    owed: Vec<(Held, u8)>,
     /// A root scope whose guard was forgotten and that is not settled yet.
     forgotten_root: Option<Frame>,
     pub(crate) resets: u64,
@@ -60,9 +64,11 @@ impl Model {
             transient: Vec::new(),
             kept: Vec::new(),
             dropped: Vec::new(),
+            returned: Vec::new(),
+            returned_value: None,
             fill_fails: false,
             deferred: false,
-            uncleared: None,
+            owed: Vec::new(),
             forgotten_root: None,
             resets: 0,
             last_high: 0,
@@ -73,12 +79,12 @@ impl Model {
     // --- where --------------------------------------------------------------------------------
 
     fn floor(&self) -> u64 {
-        let held = self.kept.iter().chain(&self.dropped);
+        let held = self.kept.iter().chain(&self.dropped).chain(&self.returned);
         held.map(|held| held.start).min().unwrap_or(self.capacity)
     }
 
     fn is_free(&self, place: Held) -> bool {
-        let all = [&self.below, &self.transient, &self.kept, &self.dropped];
+        let all = [&self.below, &self.transient, &self.kept, &self.dropped, &self.returned];
         all.into_iter().flatten().all(|held| place.end <= held.start || held.end <= place.start)
     }
 
@@ -186,16 +192,36 @@ impl Model {
             self.frames.push(frame);
             self.deferred |= self.close();
         }
-        if std::mem::take(&mut self.deferred) {
-            return true;
+        self.call_fails()
+    }
+
+    /// Whether a call that can fail tells of an earlier failure instead, or cannot clear what is owed.
+    pub(crate) fn call_fails(&mut self) -> bool {
+        std::mem::take(&mut self.deferred) || self.pay_fails()
+    }
+
+    fn pay_fails(&mut self) -> bool {
+        while let Some(&(Held { start, end }, value)) = self.owed.last() {
+            if self.fill_refused(Held { start, end: end.min(self.floor()) }, value) {
+                return true;
+            }
+            self.owed.pop();
         }
-        let Some(frame) = self.uncleared else { return false };
-        let start = frame.start.max(self.cursor);
-        if self.clear(Frame { start, ..frame }) {
-            return true;
+        while let Some(&place) = self.returned.last() {
+            if let Some(value) = self.returned_value
+                && self.fill_refused(place, value)
+            {
+                return true;
+            }
+            self.returned.pop();
         }
-        self.uncleared = None;
         false
+    }
+
+    /// A request was refused that the device may have begun to fill: what it wrote is owed a clearing.
+    pub(crate) fn owe(&mut self, place: Held) {
+        let value = self.frames.last().and_then(|frame| byte(frame.reset));
+        self.owed.extend(value.map(|value| (place, value)));
     }
 
     pub(crate) fn open(&mut self, reset: Reset) {
@@ -206,12 +232,13 @@ impl Model {
     /// Closes the innermost scope; whether its clearing was refused.
     pub(crate) fn close(&mut self) -> bool {
         let frame = self.pop();
-        let refused = self.clear(frame);
-        if refused {
-            self.uncleared = Some(frame);
-        }
         self.cursor = frame.start;
-        self.dropped.clear();
+        let used = Held { start: frame.start, end: frame.high };
+        self.owed.extend(byte(frame.reset).map(|value| (used, value)));
+        let earlier = self.returned_value.filter(|_| !self.returned.is_empty());
+        self.returned_value = byte(frame.reset).or(earlier);
+        self.returned.append(&mut self.dropped);
+        let refused = self.pay_fails();
         if self.frames.is_empty() {
             self.resets += 1;
             self.last_high = frame.high;
@@ -238,16 +265,6 @@ impl Model {
         frame
     }
 
-    fn clear(&mut self, frame: Frame) -> bool {
-        let value = match frame.reset {
-            Reset::Keep => return false,
-            Reset::Zero => 0,
-            Reset::Poison => 0xff,
-        };
-        let end = frame.high.min(self.floor());
-        self.fill_refused(Held { start: frame.start, end }, value)
-    }
-
     // --- figures ------------------------------------------------------------------------------
 
     pub(crate) fn check(&self, stats: Stats) {
@@ -268,6 +285,14 @@ impl Model {
         assert!(facts.missing_bytes > 0);
         let depth = facts.scope.as_ref().map_or(0, |scope| scope.depth);
         assert_eq!(depth as usize, self.frames.len());
+    }
+}
+
+fn byte(reset: Reset) -> Option<u8> {
+    match reset {
+        Reset::Keep => None,
+        Reset::Zero => Some(0),
+        Reset::Poison => Some(0xff),
     }
 }
 

@@ -6,8 +6,8 @@ use crate::heap;
 use arena_scope::bumpalo::boxed::Box as BumpBox;
 use arena_scope::device::{Call, Counting};
 use arena_scope::{
-    Arena, ByteSize, Device, Error, Host, NotSteady, Probe, Reset, Scope, ScopeOptions, Transient,
-    View,
+    Arena, ByteSize, Device, Error, Host, NotSteady, Probe, Reset, Scope, ScopeOptions, StepKey,
+    Transient, View,
 };
 use rstest::rstest;
 
@@ -158,7 +158,7 @@ fn promise_9_a_step_that_allocates_on_the_heap_is_reported() -> Result<(), Error
         })?;
     }
     let broken = arena.stop_observing().map(|seen| seen.check());
-    let expected = NotSteady::HeapAllocations { name: "leaky", variant: 0, allocations: 1 };
+    let expected = NotSteady::HeapAllocations { key: StepKey::named("leaky"), allocations: 1 };
     assert_eq!(broken, Some(Err(expected)));
     Ok(())
 }

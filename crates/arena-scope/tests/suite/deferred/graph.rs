@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use arena_scope::device::Deferred;
 use arena_scope::{
     Alignment, Arena, Device, DeviceErrorKind, Error, ErrorKind, Persistent, PlannedSlot, Reset,
-    Scope, ScopeOptions, SlotTable, StepGraph,
+    Scope, ScopeOptions, SlotTable, StepGraph, StepKey,
 };
 
 use super::{SEEDS, arena, side_stream};
 
-const TRAIN: ScopeOptions = ScopeOptions::named("train");
+const TRAIN: StepKey = StepKey::named("train");
 
 /// An arena and a step that copies one persistent buffer to another through a scratch buffer.
 struct Loop {

@@ -24,7 +24,9 @@ fn for_each(
                 }
                 hook(call, n);
                 let what = format!("{call} {n}, {way:?}, {reset:?}, first step: {first}");
-                if !run(&mut training, &what) {
+                let found = run(&mut training, &what);
+                no_hook();
+                if !found {
                     break;
                 }
                 training.assert_as_before(&what);
@@ -52,7 +54,6 @@ fn a_panic_in_a_call_leaves_nothing(
 // Those that a close makes too: it clears, joins, and checks and releases what was an allocation of its own.
 // And the last call of an opening, after which the scope is open, and its cursor above its plan.
 #[rstest]
-#[ignore = "the close is being rewritten"]
 fn a_panic_in_a_call_of_a_close_leaves_nothing(
     #[values("fill", "copy_out", "record", "wait", "release", "begin_range")] call: &'static str,
     #[values(Reset::Keep, Reset::Zero, Reset::Poison)] reset: Reset,

@@ -15,7 +15,7 @@ use arena_scope::device::deferred::Stream;
 use arena_scope::device::{Call, CallCounts, Counting, Deferred};
 use arena_scope::{
     Alignment, Arena, ByteSize, Device, Error, Persistent, Placement, PlannedSlot, Reset,
-    ScopeOptions, SlotTable,
+    SlotTable, StepKey,
 };
 use hooked::{Hooked, no_hook};
 
@@ -34,7 +34,7 @@ pub(crate) enum Way {
     Separate,
 }
 
-pub(crate) const STEP: ScopeOptions = ScopeOptions::named("step");
+pub(crate) const STEP: StepKey = StepKey::named("step");
 
 /// A step with everything in it, on a device that can be told to break its contract.
 pub(crate) struct Loop {
