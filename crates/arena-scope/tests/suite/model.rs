@@ -20,8 +20,8 @@ pub(crate) struct Frame {
 pub(crate) struct Model {
     base: u64,
     capacity: u64,
-    /// What every byte of the region holds; empty where there is no memory.
-    bytes: Vec<u8>,
+    /// What every byte of the region holds, as far as it is known; empty where there is no memory.
+    bytes: Vec<Option<u8>>,
     cursor: u64,
     mark: Option<u64>,
     peak: u64,
@@ -55,7 +55,7 @@ impl Model {
         Self {
             base: arena.base_address(),
             capacity,
-            bytes: vec![0; bytes],
+            bytes: vec![Some(0); bytes],
             cursor: 0,
             mark: None,
             peak: 0,
@@ -160,7 +160,10 @@ impl Model {
 
     fn write(&mut self, place: Held, values: &[u8]) {
         if !self.bytes.is_empty() && place.start < place.end {
-            self.bytes[at(place.start)..at(place.end)].copy_from_slice(values);
+            for (byte, &value) in self.bytes[at(place.start)..at(place.end)].iter_mut().zip(values)
+            {
+                *byte = Some(value);
+            }
         }
     }
 
@@ -168,7 +171,10 @@ impl Model {
         if self.bytes.is_empty() {
             assert!(found.iter().all(|byte| *byte == 0), "a device without memory reads as zero");
         } else if place.start < place.end {
-            assert!(self.bytes[at(place.start)..at(place.end)] == *found, "contents of {place:?}");
+            let known = &self.bytes[at(place.start)..at(place.end)];
+            let agree =
+                known.iter().zip(found).all(|(known, found)| known.unwrap_or(*found) == *found);
+            assert!(agree, "contents of {place:?}");
         }
     }
 
@@ -179,7 +185,7 @@ impl Model {
         }
         let refused = std::mem::take(&mut self.fill_fails);
         if !refused && !self.bytes.is_empty() {
-            self.bytes[at(place.start)..at(place.end)].fill(value);
+            self.bytes[at(place.start)..at(place.end)].fill(Some(value));
         }
         refused
     }
@@ -216,6 +222,16 @@ impl Model {
             self.returned.pop();
         }
         false
+    }
+
+    /// A kept buffer was refused whose bytes the device had begun to fill, and cleared then: where it lay is
+    /// not known, but that it was free.
+    pub(crate) fn refuse_kept(&mut self) {
+        for n in 0..self.bytes.len() as u64 {
+            if self.is_free(Held { start: n, end: n + 1 }) {
+                self.bytes[at(n)] = None;
+            }
+        }
     }
 
     /// A request was refused that the device may have begun to fill: what it wrote is owed a clearing.

@@ -270,6 +270,7 @@ impl<D: Device> Run<D> {
             None
         } else if zeroed && self.model.fill_fails {
             self.model.fill_fails = false;
+            self.model.refuse_kept();
             assert!(made.as_ref().is_err_and(|error| !error.is_exhausted()));
             None
         } else {
