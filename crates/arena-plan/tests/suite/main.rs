@@ -8,4 +8,5 @@ mod program;
 mod programs;
 mod public_instances;
 mod replay;
+mod seeds;
 mod steps;
