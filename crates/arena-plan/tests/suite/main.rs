@@ -4,6 +4,7 @@ mod draw;
 mod formats;
 mod optimum;
 mod plans;
+#[cfg(feature = "cli")]
 mod program;
 mod programs;
 mod public_instances;
