@@ -304,8 +304,13 @@ mod tests {
     #[test]
     fn equal_parts_start_aligned_or_are_refused() {
         assert_eq!(equal_parts::<u8>(1000, 3, align(16)).unwrap(), 320);
-        assert!(equal_parts::<u8>(15, 3, align(16)).is_err());
-        assert!(equal_parts::<u8>(15, 0, align(16)).is_err());
+        for asked in [3, 0] {
+            let error = equal_parts::<u8>(15, asked, align(16)).unwrap_err();
+            let ErrorKind::BadParts { len: 15, parts, .. } = error.kind() else {
+                panic!("{error}")
+            };
+            assert_eq!(*parts, asked as u64);
+        }
         assert_eq!(equal_parts::<[f32; 3]>(100, 2, align(16)).unwrap(), 48);
     }
 
@@ -322,8 +327,10 @@ mod tests {
 
     #[test]
     fn row_layouts_that_overflow_are_too_big() {
-        assert!(RowLayout::new::<f32>(usize::MAX, 1, align(256)).is_err());
-        assert!(RowLayout::new::<f32>(1, usize::MAX, align(256)).is_err());
+        for (rows, cols) in [(usize::MAX, 1), (1, usize::MAX)] {
+            let error = RowLayout::new::<f32>(rows, cols, align(256)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::TooBig { .. }), "{error}");
+        }
         assert_eq!(RowLayout::new::<f32>(0, 5, align(256)).unwrap().len(), 0);
     }
 
@@ -381,7 +388,8 @@ mod tests {
     #[test]
     fn the_largest_count_that_fits_is_accepted() {
         assert_eq!(bytes_of::<u8>(isize::MAX as usize).unwrap(), MAX_BYTES);
-        assert!(elements_of(&[usize::MAX, 2]).is_err());
+        let error = elements_of(&[usize::MAX, 2]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooBig { elements: u64::MAX, .. }), "{error}");
         assert_eq!(elements_of(&[]).unwrap(), 1);
         assert_eq!(elements_of(&[7, 0]).unwrap(), 0);
     }

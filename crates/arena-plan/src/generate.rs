@@ -1,7 +1,7 @@
 //! Hard instances with a known packing: a full rectangle, cut up.
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::instance::{Buffer, Instance};
 

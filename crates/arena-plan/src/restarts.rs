@@ -1,7 +1,7 @@
 //! Random restarts of the skyline: keys of random shape with noise on top.
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use crate::packing::Packing;
 use crate::skyline::order_by;

@@ -1,7 +1,7 @@
 //! Initial values of the parameters.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// Scale for the last layer: a network that begins near-undecided learns faster than one that
 /// begins with firm random opinions.

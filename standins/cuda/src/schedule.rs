@@ -6,8 +6,8 @@
 
 use crate::abi::Handle;
 use crate::work::Work;
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 
 /// Number of a queued operation; never used twice.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::panic::Location;
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use std::cell::Cell;
 

@@ -4,7 +4,8 @@ use std::sync::{Arc, Barrier};
 
 use arena_core::device::{Call, CallCounts, Counting, Deferred, FailSwitch, Failing, Limited};
 use arena_core::{
-    Alignment, ByteSize, Device, Error, ErrorKind, Host, MAX_BYTES, Pod, Probe, RawArena,
+    Alignment, ByteSize, Device, DeviceErrorKind, Error, ErrorKind, Host, MAX_BYTES, Pod, Probe,
+    RawArena,
 };
 use rstest::rstest;
 
@@ -161,15 +162,21 @@ fn a_range_is_written_and_nothing_beside_it<D: Device>(device: D) -> Outcome {
     let calls = Call::ALL.map(|call| counts.calls(call));
     let mismatch = buffer.view_mut().write(&[1; 99]).unwrap_err();
     assert!(matches!(mismatch.kind(), ErrorKind::LengthMismatch { expected: 100, given: 99 }));
-    assert!(buffer.view().read_into(&mut [0; 101]).is_err());
+    let mismatch = buffer.view().read_into(&mut [0; 101]).unwrap_err();
+    assert!(matches!(mismatch.kind(), ErrorKind::LengthMismatch { expected: 100, given: 101 }));
     let outside = buffer.view().range(90..101).unwrap_err();
     assert!(matches!(outside.kind(), ErrorKind::OutOfBounds { start: 90, end: 101, len: 100 }));
     #[expect(clippy::reversed_empty_ranges, reason = "it is what is refused")]
     let reversed = buffer.view().range(5..4);
-    assert!(reversed.is_err());
-    assert!(buffer.view().range(usize::MAX..).is_err());
-    assert!(buffer.view().range(..=usize::MAX).is_err());
-    assert!(buffer.view_mut().split_at_mut(101).is_err());
+    let outside = [
+        reversed.map(drop),
+        buffer.view().range(usize::MAX..).map(drop),
+        buffer.view().range(..=usize::MAX).map(drop),
+        buffer.view_mut().split_at_mut(101).map(drop),
+    ];
+    for error in outside.map(Result::unwrap_err) {
+        assert!(matches!(error.kind(), ErrorKind::OutOfBounds { len: 100, .. }), "{error}");
+    }
     assert_eq!(Call::ALL.map(|call| counts.calls(call)), calls);
     Ok(())
 }
@@ -417,12 +424,13 @@ fn a_limit_serves_what_it_says_to_the_byte(
 fn a_limit_counts_all_regions_together_and_forgets_the_released() -> Outcome {
     let device = Limited::new(Host::new(), ByteSize::bytes_exact(100));
     let first = device.obtain(60)?;
-    assert!(device.obtain(41).is_err());
+    let refused = |bytes| device.obtain(bytes).map(drop).unwrap_err().reason;
+    assert_eq!(refused(41), "41 bytes asked for, 60 held already, the limit is 100");
     let second = device.obtain(40)?;
     // SAFETY: obtained with these bytes just above, and never used.
     unsafe { device.release(first, 60) }?;
     let third = device.obtain(60)?;
-    assert!(device.obtain(1).is_err());
+    assert_eq!(refused(1), "1 bytes asked for, 100 held already, the limit is 100");
     // SAFETY: as above.
     unsafe { device.release(second, 40) }?;
     // SAFETY: as above.
@@ -435,7 +443,7 @@ fn a_region_that_the_device_refused_does_not_count_against_the_limit() -> Outcom
     let inner = Failing::new(Host::new());
     inner.switch().fail_nth(Call::Obtain, 1);
     let device = Limited::new(inner, ByteSize::bytes_exact(100));
-    assert!(device.obtain(100).is_err());
+    assert_eq!(device.obtain(100).map(drop).unwrap_err().kind, DeviceErrorKind::Refused);
     let memory = device.obtain(100)?;
     // SAFETY: obtained with these bytes just above, and never used.
     unsafe { device.release(memory, 100) }?;
@@ -451,7 +459,8 @@ fn a_switch_fails_the_call_it_names_once_and_no_other() -> Outcome {
     switch.fail_nth(Call::Fill, 2);
     buffer.view_mut().write(&[2; 10])?;
     buffer.view_mut().fill_bytes(3)?;
-    assert!(buffer.view_mut().fill_bytes(4).is_err());
+    let error = buffer.view_mut().fill_bytes(4).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Device(device) if device.call == "fill"), "{error}");
     assert_eq!(buffer.as_slice(), [3; 10], "the failed call wrote nothing");
     buffer.view_mut().fill_bytes(5)?;
     switch.fail_nth(Call::Fill, 1);

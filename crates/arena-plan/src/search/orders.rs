@@ -3,8 +3,8 @@
 //! A search that succeeds mostly does so almost without going back, and one that has taken a wrong turn
 //! early seldom recovers. So attempts are short, many and different.
 
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 use super::model::Model;
 

@@ -1,7 +1,7 @@
 //! Input files: what is read, and what is refused where.
 
 use arena_plan::formats::{self, events, minimalloc};
-use arena_plan::{Buffer, Options, Plan, solve};
+use arena_plan::{Buffer, Options, Plan, PlanError, Violation, solve};
 use rstest::rstest;
 
 #[rstest]
@@ -111,7 +111,8 @@ fn a_written_solution_is_read_again_and_judged_not_obeyed() {
     // Overlapping offsets are no input error: the validator says so.
     let (read, offsets) =
         minimalloc::read_solution("id,lower,upper,size,offset\na,0,4,9,0\nb,0,4,9,3\n").unwrap();
-    assert!(Plan::new(read.instance, offsets).is_err());
+    let refused = Plan::new(read.instance, offsets).unwrap_err();
+    assert!(matches!(refused, PlanError::Violation(Violation::Overlap { .. })), "{refused}");
 }
 
 #[test]

@@ -4,8 +4,10 @@ mod draw;
 mod formats;
 mod optimum;
 mod plans;
+#[cfg(feature = "cli")]
 mod program;
 mod programs;
 mod public_instances;
 mod replay;
+mod seeds;
 mod steps;

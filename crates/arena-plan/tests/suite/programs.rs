@@ -10,8 +10,8 @@ use arena_scope::{
     Alignment, Arena, ByteSize, Error, ErrorKind, Host, Reset, Scope, ScopeOptions, SlotTable,
     StepKey, Transient,
 };
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
 const PROGRAMS: u64 = 120;
 const STEPS: u64 = 40;

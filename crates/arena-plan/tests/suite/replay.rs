@@ -197,7 +197,8 @@ fn promote_panics_and_question_marks_keep_their_promises_under_a_plan() -> Outco
             panic!("in the middle of a planned step");
         })
     }));
-    assert!(panicked.is_err());
+    let told = panicked.unwrap_err();
+    assert_eq!(told.downcast_ref(), Some(&"in the middle of a planned step"));
     let before = arena.plan_deviations(STEP);
     arena.scope_with(STEP, |scope| step(scope, 1))?;
     assert_eq!(arena.plan_deviations(STEP), before, "the next whole step is as planned");

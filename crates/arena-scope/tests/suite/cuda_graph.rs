@@ -358,7 +358,7 @@ fn an_error_or_a_panic_in_the_body_ends_the_capture() {
             panic!("on purpose");
         });
     }));
-    assert!(panicked.is_err());
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
     assert!(!training.is_capturing());
     assert_eq!(training.arena.stats().used_bytes, training.arena.stats().mark_bytes);
     training.run().unwrap();

@@ -118,7 +118,8 @@ fn a_scope_that_is_refused_has_no_range() {
     let mut guard = arena.enter_with(ScopeOptions::named("train")).unwrap();
     guard.scope().alloc::<f32>(10).unwrap();
     drop(guard);
-    assert!(arena.scope_named("refused", step).is_err());
+    let told = arena.scope_named("refused", step).unwrap_err().to_string();
+    assert!(told.contains("cuMemsetD8Async"), "{told}");
     assert_eq!(shown(&recorder), "train()");
 }
 

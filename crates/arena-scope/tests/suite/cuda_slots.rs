@@ -243,14 +243,15 @@ fn a_result_whose_reader_panics_is_there_still() {
         })
         .unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| results.pop_with(|_| panic!("on purpose"))));
-    assert!(panicked.is_err());
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"on purpose"));
     assert_eq!(results.try_pop_with(<[u8]>::len).unwrap(), Some(4));
     assert_eq!(results.pop_with(<[u8]>::len).unwrap(), None);
     assert_eq!(results.try_pop_with(<[u8]>::len).unwrap(), None);
     // Its place is free, also after a result that could not be waited for.
     arena.scope(|step| results.push(step.alloc_zeroed::<u8>(4)?.view())).unwrap();
     standin.fail_nth("cuEventQuery", 1, UNKNOWN);
-    assert!(results.pop_with(<[u8]>::len).is_err());
+    let told = results.pop_with(<[u8]>::len).unwrap_err().to_string();
+    assert!(told.contains("cuEventQuery"), "{told}");
     assert_eq!(results.pop().unwrap().unwrap(), [0; 4]);
 }
 
@@ -339,7 +340,8 @@ fn host_memory_of_a_copy_whose_end_cannot_be_told_is_never_touched_again() {
     // Neither the event behind the next copy can be recorded, nor its stream waited for.
     standin.fail_nth("cuEventRecord", 2, UNKNOWN);
     standin.fail_nth("cuStreamSynchronize", 1, UNKNOWN);
-    assert!(slots.fill(|host| host.fill(2)).is_err());
+    let told = slots.fill(|host| host.fill(2)).unwrap_err().to_string();
+    assert!(told.contains("cuEventRecord"), "{told}");
     for _ in 0..3 {
         assert!(is_in_use(slots.fill(|host| host.fill(3))), "it may still be read");
         assert!(is_in_use(slots.try_fill(|host| host.fill(3))));

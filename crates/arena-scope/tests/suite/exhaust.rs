@@ -111,7 +111,8 @@ fn what_is_said_to_be_missing_is_what_is_missing() -> Outcome {
         let error = step(capacity_bytes).expect_err("it does not fit");
         let missing_bytes = facts(&error).missing_bytes;
         assert!(step(capacity_bytes + missing_bytes).is_ok(), "{capacity_bytes}");
-        assert!(step(capacity_bytes + missing_bytes - 1).is_err(), "{capacity_bytes}");
+        let one_less = step(capacity_bytes + missing_bytes - 1).unwrap_err();
+        assert_eq!(facts(&one_less).missing_bytes, 1, "{capacity_bytes}");
     }
     Ok(())
 }
@@ -123,10 +124,13 @@ fn a_failed_request_leaves_no_trace<D: Device>(device: D) -> Outcome {
     arena.scope(|step| {
         let _ = step.alloc_aligned::<u8>(10, Alignment::ONE)?;
         let before = step.stats();
-        assert!(step.alloc::<u8>(2000).is_err());
-        assert!(step.alloc_zeroed::<u8>(2000).is_err());
-        assert!(step.upload(&[0_u8; 2000]).is_err());
-        assert!(step.persistent::<u8>(2000).is_err());
+        let refused = [
+            step.alloc::<u8>(2000).map(drop),
+            step.alloc_zeroed::<u8>(2000).map(drop),
+            step.upload(&[0_u8; 2000]).map(drop),
+            step.persistent::<u8>(2000).map(drop),
+        ];
+        assert!(refused.into_iter().all(|outcome| outcome.unwrap_err().is_exhausted()));
         assert_eq!(step.stats(), before);
         assert_eq!((before.used_bytes, before.peak_bytes), (10, 10));
         assert_eq!(step.alloc_aligned::<u8>(10, Alignment::ONE)?.offset_bytes(), 10);
@@ -167,7 +171,8 @@ fn a_request_that_the_device_refuses_leaves_no_trace(
                 let error = step.alloc_zeroed::<u8>(2000).unwrap_err();
                 assert!(error.to_string().contains("fill"), "{error}");
                 switch.fail_nth(Call::CopyIn, 1);
-                assert!(step.upload(&[1_u8; 2000]).is_err());
+                let error = step.upload(&[1_u8; 2000]).unwrap_err();
+                assert!(error.to_string().contains("copy_in"), "{error}");
                 switch.fail_nth(Call::CopyWithin, 1);
                 assert!(step.promote(step.alloc::<u8>(0)?.view()).is_ok(), "no call, no failure");
                 switch.fail_nth(Call::CopyWithin, 0);
@@ -190,7 +195,8 @@ fn a_poisoning_that_the_device_refuses_leaves_no_trace() -> Outcome {
     arena.scope(|step| {
         let before = step.stats();
         switch.fail_nth(Call::Fill, 1);
-        assert!(step.alloc::<u8>(100).is_err());
+        let error = step.alloc::<u8>(100).unwrap_err();
+        assert!(error.to_string().contains("fill"), "{error}");
         assert_eq!(step.stats(), before);
         assert_eq!(step.alloc::<u8>(100)?.as_slice(), [0xff; 100]);
         Ok(())
@@ -227,12 +233,12 @@ fn kept_and_transient_share_the_last_byte() -> Outcome {
     let mut arena = host(2048)?;
     arena.scope(|step| {
         let kept = step.persistent::<u8>(1024)?;
-        assert!(step.alloc::<u8>(1025).is_err());
+        assert!(step.alloc::<u8>(1025).unwrap_err().is_exhausted());
         let all = step.alloc::<u8>(1024)?;
         assert_eq!((all.offset_bytes(), kept.offset_bytes()), (0, 1024));
         assert_eq!(step.stats().free_bytes, 0);
-        assert!(step.persistent::<u8>(1).is_err());
-        assert!(step.alloc_aligned::<u8>(1, Alignment::ONE).is_err());
+        assert!(step.persistent::<u8>(1).unwrap_err().is_exhausted());
+        assert!(step.alloc_aligned::<u8>(1, Alignment::ONE).unwrap_err().is_exhausted());
         Ok(())
     })
 }

@@ -49,7 +49,8 @@ fn a_panic_while_a_root_scope_opens_leaves_the_arena_at_the_mark_and_the_plan_wh
         0
     }));
     let step = AssertUnwindSafe(|| arena.scope_with(STEP, |_| Ok::<_, Error>(())));
-    assert!(catch_unwind(step).is_err());
+    let told = catch_unwind(step).unwrap_err();
+    assert_eq!(told.downcast_ref(), Some(&"the counter of heap allocations panics"));
     arena.stop_observing();
     assert!(in_turn(&mut arena)?);
     // A step that ends early, which an unended one before it must not make a part of itself.
@@ -71,7 +72,8 @@ fn slots_that_could_not_be_cleared_are_not_given_out_again_before_the_root_has_c
     let (mut arena, switch) = planned(&[(0, 256), (0, 256)], Reset::Zero)?;
     arena.scope_with(STEP, |step| {
         switch.fail_nth(Call::Fill, 1);
-        assert!(step.scope(|inner| inner.upload(&[0xff_u8; 256]).map(drop)).is_err(), "it is told");
+        let told = step.scope(|inner| inner.upload(&[0xff_u8; 256]).map(drop)).unwrap_err();
+        assert!(told.to_string().contains("fill"), "{told}");
         step.scope(|inner| {
             assert_eq!(inner.alloc::<u8>(256)?.as_slice(), [0; 256]);
             Ok::<_, Error>(())
@@ -91,7 +93,8 @@ fn a_refused_fill_takes_the_request_back() -> Outcome {
     for _ in 0..3 {
         arena.scope_with(STEP, |step| {
             switch.fail_nth(Call::CopyIn, 1);
-            assert!(step.upload(&[1_u8; 256]).is_err());
+            let told = step.upload(&[1_u8; 256]).unwrap_err();
+            assert!(told.to_string().contains("copy_in"), "{told}");
             let first = step.upload(&[1_u8; 256])?;
             assert_eq!((first.offset_bytes(), step.upload(&[1_u8; 512])?.offset_bytes()), (0, 256));
             Ok::<_, Error>(())

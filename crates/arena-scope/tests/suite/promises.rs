@@ -3,8 +3,8 @@
 
 use arena_scope::device::{Call, Counting};
 use arena_scope::{
-    Alignment, Arena, Device, Divergence, Error, Event, Host, NotSteady, Reset, ScopeOptions,
-    Transient,
+    Alignment, Arena, Device, Divergence, Error, ErrorKind, Event, Host, NotSteady, Reset,
+    ScopeOptions, Transient,
 };
 use rstest::rstest;
 
@@ -46,23 +46,30 @@ fn promise_3_a_failed_call_changes_nothing<D: Device>(device: D) -> Outcome {
     let told = arena.mark().unwrap_err();
     assert!(told.to_string().contains("100"), "{told}");
     let before = arena.stats();
-    assert!(arena.persistent::<u8>(5000).is_err());
-    assert!(arena.persistent_zeroed::<u64>(usize::MAX).is_err());
+    assert!(arena.persistent::<u8>(5000).unwrap_err().is_exhausted());
+    let told = arena.persistent_zeroed::<u64>(usize::MAX).unwrap_err();
+    assert!(matches!(told.kind(), ErrorKind::TooBig { element_bytes: 8, .. }), "{told}");
     assert_eq!(arena.stats(), before);
     arena.scope(|step| {
         let x = step.upload(&[2_u8; 100])?;
         let before = step.stats();
-        for refused in [
-            step.alloc::<u8>(5000).map(drop),
-            step.alloc::<u64>(usize::MAX).map(drop),
-            step.persistent::<u8>(4000).map(drop),
-            step.read_one(x.view()).map(drop),
-            x.view().range(50..101).map(drop),
-            step.scope(|inner| inner.alloc::<u8>(5000).map(drop)),
-        ] {
-            assert!(refused.is_err());
+        let mut refused = Vec::new();
+        for call in 0..6 {
+            let outcome = match call {
+                0 => step.alloc::<u8>(5000).map(drop),
+                1 => step.persistent::<u8>(4000).map(drop),
+                2 => step.scope(|inner| inner.alloc::<u8>(5000).map(drop)),
+                3 => step.alloc::<u64>(usize::MAX).map(drop),
+                4 => step.read_one(x.view()).map(drop),
+                _ => x.view().range(50..101).map(drop),
+            };
+            refused.push(outcome.unwrap_err());
             assert_eq!(step.stats(), before);
         }
+        assert!(refused[..3].iter().all(Error::is_exhausted), "{refused:?}");
+        assert!(matches!(refused[3].kind(), ErrorKind::TooBig { .. }));
+        assert!(matches!(refused[4].kind(), ErrorKind::LengthMismatch { .. }));
+        assert!(matches!(refused[5].kind(), ErrorKind::OutOfBounds { .. }));
         assert_eq!(step.read(x.view())?, written::<D, _>(&[2_u8; 100]));
         let rest = usize::try_from(step.stats().free_bytes).unwrap_or(0);
         assert!(step.alloc_aligned::<u8>(rest, Alignment::ONE).is_ok(), "the exact fit");
@@ -264,7 +271,8 @@ fn promise_9_a_refused_request_is_not_taken_for_the_difference() -> Outcome {
         arena.scope(|step| {
             if size == 21 {
                 switch.fail_nth(Call::CopyIn, 1);
-                assert!(step.upload(&[1_u8; 7]).is_err());
+                let told = step.upload(&[1_u8; 7]).unwrap_err();
+                assert!(told.to_string().contains("copy_in"), "{told}");
             }
             let _ = step.alloc::<u8>(10)?;
             step.alloc::<u8>(size).map(drop)

@@ -63,7 +63,7 @@ fn a_panic_leaves_the_arena_where_the_scope_began<D: Device>(device: D) -> Outco
                 })
             })
         }));
-        assert!(caught.is_err());
+        assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"expected"));
         assert_eq!(arena.stats().used_bytes, 100);
         assert_eq!(arena.generation() - generation, if depth == 1 { 1 } else { 3 });
         arena.scope(|step| {
@@ -82,7 +82,7 @@ fn a_panic_leaves_the_arena_where_the_scope_began<D: Device>(device: D) -> Outco
                 Ok::<(), Error>(())
             })
         }));
-        assert!(caught.is_err());
+        assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"expected"));
         assert_eq!((step.depth(), step.stats().used_bytes), (1, 257));
         assert!(step.alloc::<u8>(1)?.address() > x.address());
         Ok::<_, Error>(())
@@ -141,7 +141,8 @@ fn a_clearing_that_fails_is_told_once_and_made_up_for(#[case] panicking: bool) -
     }));
     assert_eq!((arena.stats().used_bytes, arena.resets()), (0, 1));
     if panicking {
-        assert!(outcome.is_err(), "the body's panic, and no abort");
+        // The body's panic, and no abort.
+        assert_eq!(outcome.unwrap_err().downcast_ref(), Some(&"expected"));
         let told = arena.scope(|_| Ok::<_, Error>(())).unwrap_err();
         assert!(told.to_string().contains("fill"), "{told}");
     } else {
@@ -162,10 +163,12 @@ fn a_clearing_that_keeps_failing_refuses_the_next_scope() -> Outcome {
     let (device, switch) = failing();
     let mut arena = builder(device, 8 * KIB).reset(Reset::Zero).build()?;
     switch.fail_nth(Call::Fill, 1);
-    assert!(arena.scope(|step| step.upload(&[0xff_u8; 1000]).map(drop)).is_err());
+    let told = arena.scope(|step| step.upload(&[0xff_u8; 1000]).map(drop)).unwrap_err();
+    assert!(told.to_string().contains("fill"), "{told}");
     for _ in 0..3 {
         switch.fail_nth(Call::Fill, 1);
-        assert!(arena.scope(|_| Ok::<_, Error>(())).is_err());
+        let told = arena.scope(|_| Ok::<_, Error>(())).unwrap_err();
+        assert!(told.to_string().contains("fill"), "{told}");
         assert_eq!(arena.stats().used_bytes, 0);
     }
     arena.scope(|step| {
@@ -224,7 +227,8 @@ fn an_inner_guards_failure_is_told_to_the_outer_scope() -> Outcome {
         drop(inner.scope().upload(&[1_u8; 10])?);
         switch.fail_nth(Call::Fill, 1);
         drop(inner);
-        assert!(step.alloc::<u8>(1).is_err());
+        let told = step.alloc::<u8>(1).unwrap_err();
+        assert!(told.to_string().contains("fill"), "{told}");
         step.alloc::<u8>(1).map(drop)
     })
 }

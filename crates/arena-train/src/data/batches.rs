@@ -1,8 +1,8 @@
 //! From a dataset to the batches of an epoch, without an allocation per step.
 
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
 use thiserror::Error;
 
 use super::mnist::Dataset;

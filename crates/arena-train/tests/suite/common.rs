@@ -3,8 +3,8 @@
 #![allow(unreachable_pub, reason = "it is no library")]
 
 use arena_train::backend::host::{ConvShape, LinearShape};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// Values between -1 and 1, the same for the same seed.
 pub fn random(seed: u64, len: usize) -> Vec<f32> {

@@ -7,6 +7,7 @@ mod network;
 mod program;
 mod reference;
 mod refusals;
+mod seeds;
 mod training;
 
 mod cuda_program;

@@ -246,7 +246,8 @@ fn a_damaged_checkpoint_is_an_error_that_names_the_file() {
         assert!(error.contains("run.safetensors"), "{error}");
     }
     std::fs::remove_file(&path).unwrap();
-    assert!(checkpoint::resume(&mut trainer, &path).is_err());
+    let error = checkpoint::resume(&mut trainer, &path).unwrap_err().to_string();
+    assert!(error.contains("run.safetensors"), "{error}");
 }
 
 /// A batch of the first `images` images in the scope's memory.
@@ -357,10 +358,12 @@ fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once
         trainer.steady_state().unwrap().check().unwrap();
 
         let one_less = ByteSize::bytes_exact(demand.capacity_bytes - 1);
-        assert!(capacity::choose(&demand, Some(one_less), &config).is_err());
+        let told = capacity::choose(&demand, Some(one_less), &config).unwrap_err();
+        assert!(told.to_string().contains(", 1 more"), "{told}");
         let backend = HostBackend::new(THREADS);
         let mut short = Trainer::new(Host::new(), backend, config.clone(), one_less).unwrap();
-        assert!(short.install(&demand.plans).is_err(), "one byte less does not serve");
+        let told = short.install(&demand.plans).unwrap_err();
+        assert!(matches!(told, TrainError::Arena(error) if error.is_exhausted()));
     });
 }
 

@@ -153,7 +153,9 @@ fn stream_ordered_memory_exists_in_the_order_of_its_stream() {
         // SAFETY: live variable, live stream.
         unsafe { sys::cuMemAllocAsync(&raw mut address, 64, a.cu_stream()) }.result().unwrap();
         assert_eq!(fill(address, 64, &b), R::CUDA_SUCCESS);
-        faults += u32::from(context.synchronize().is_err());
+        let ended = context.synchronize().map_err(|error| error.0);
+        assert!(matches!(ended, Ok(()) | Err(R::CUDA_ERROR_ILLEGAL_ADDRESS)), "{ended:?}");
+        faults += u32::from(ended != Ok(()));
     }
     assert!(
         (5..=35).contains(&faults),
@@ -342,8 +344,8 @@ fn each_call_of_a_piece_of_work_can_be_failed_in_turn_without_a_leak() {
         assert_eq!(standin.failures_to_come(), 0, "call {n}");
         let failed = &names[n as usize - 1];
         // What fails in a drop is reported by the next call of cudarc that can.
-        let reported = outcome.is_err() || context.check_err().is_err();
-        assert!(reported, "call {n}, {failed}");
+        let reported = outcome.err().or_else(|| context.check_err().err()).map(|error| error.0);
+        assert_eq!(reported, Some(R::CUDA_ERROR_UNKNOWN), "call {n}, {failed}");
         stream.synchronize().unwrap();
         assert_eq!(standin.leaks(), before, "call {n}, {failed}");
     }

@@ -27,7 +27,7 @@ fn work_of_two_devices_is_kept_apart() {
     // A fault on one device leaves the other alone.
     two.bind_to_thread().unwrap();
     standin.poison(R::CUDA_ERROR_ILLEGAL_ADDRESS as u32);
-    assert!(two.synchronize().is_err());
+    assert_eq!(two.synchronize().unwrap_err().0, R::CUDA_ERROR_ILLEGAL_ADDRESS);
     one.synchronize().unwrap();
     let address = source.device_ptr(&first).0;
     // SAFETY: the range is live; the context of the other device is broken.
