@@ -55,6 +55,14 @@ kernels:
 gpu:
     scripts/gpu.sh
 
+# Small faults, one at a time, each of which a test must notice (`just mutants arena-core --only 3`)
+mutants *ARGUMENTS:
+    scripts/mutants.py {{ARGUMENTS}}
+
+# What takes too long for CI: every fault, the tests under AddressSanitizer, every version of the bindings on the stand-in
+full: mutants san
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test 'cuda*' --test device_conformance; done
+
 # All that CI does
 ci:
     .ci/run

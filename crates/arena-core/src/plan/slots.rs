@@ -390,6 +390,7 @@ mod tests {
         let refused = |slots: &[PlannedSlot]| SlotTable::new(slots).unwrap_err();
         assert_eq!(refused(&[slot(0, 1), slot(0, 0)]), SlotTableError::Empty { slot: 1 });
         assert_eq!(refused(&[slot(u64::MAX, 2)]), SlotTableError::TooBig { slot: 0 });
+        assert_eq!(refused(&[slot(MAX_BYTES, 1)]), SlotTableError::TooBig { slot: 0 });
         assert!(matches!(refused(&[misaligned]), SlotTableError::Misaligned { slot: 0, .. }));
     }
 

@@ -179,3 +179,26 @@ fn nothing_is_logged_after_watching_ends_with_a_forgotten_guard_open() -> Result
     assert_eq!(heap::allocations() - before, 0);
     Ok(())
 }
+
+// A buffer that is kept and replaced in each step, in a list with gaps.
+#[test]
+fn promise_9_a_replaced_kept_buffer_allocates_nothing_for_its_place() -> Result<(), Error> {
+    let mut arena = arena(Host::new(), Reset::Keep)?;
+    arena.mark()?;
+    let mut kept: Vec<_> = (0..100)
+        .map(|n| arena.persistent::<u8>(300 + 7 * n).map(Some))
+        .collect::<Result<_, _>>()?;
+    kept.iter_mut().step_by(2).for_each(|buffer| *buffer = None);
+    for n in 1..=200 {
+        let before = heap::allocations();
+        arena.scope(|step| {
+            kept[2 * (n * 7 % 50)] = Some(step.persistent::<u8>(100 + n * 37 % 900)?);
+            kept[2 * (n * 11 % 50)] = None;
+            Ok::<_, Error>(())
+        })?;
+        if n > 100 {
+            assert_eq!(heap::allocations() - before, 0, "step {n}");
+        }
+    }
+    Ok(())
+}

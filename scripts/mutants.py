@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Applies small faults, one at a time; the tests of the crate must notice each.
+
+scripts/mutants/CRATE.toml lists the faults of a crate: `file`, the `old` text, which occurs in it once, the
+`new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults of a crate
+are built at once in a copy of the tree, under target/mutants, and switched on by an environment variable.
+
+One that no test notices yet says why in `survives`; when one notices it, that line must go.
+
+The exit code is 1 when another fault survives, when an old text is not found once, or when tests fail without any.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = ROOT / "scripts/mutants"
+WORK = ROOT / "target/mutants"
+TREE = WORK / "tree"
+# A fault that makes a test run on for so many seconds is noticed.
+LIMIT_SECONDS = 120
+# Tests that build programs would build the faults again, and cannot tell them.
+SKIPPED = ["--skip", "does_not_compile"]
+
+SWITCH = """
+/// Which fault of the table is on.
+pub(crate) mod mutants {
+    pub(crate) fn is_on(number: u32) -> bool {
+        static ON: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
+        *ON.get_or_init(|| std::env::var("MUTANT").ok()?.parse().ok()) == Some(number)
+    }
+}
+"""
+
+
+def copy_tree():
+    """The tree as git sees it. Files that did not change keep their times, so that little is built."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")
+    files = {name for name in listed if name and (ROOT / name).is_file()}
+    for old in TREE.rglob("*"):
+        if old.is_file() and str(old.relative_to(TREE)) not in files:
+            old.unlink()
+    return {name: (ROOT / name).read_bytes() for name in files}
+
+
+def write_tree(contents):
+    for name, content in contents.items():
+        path = TREE / name
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            shutil.copymode(ROOT / name, path)
+
+
+def apply(crate, mutants, contents):
+    """Puts all faults of a crate into its files; gives the number of those whose text is not there once."""
+    lost = 0
+    for number, mutant in enumerate(mutants, 1):
+        name = f"crates/{crate}/{mutant['file']}"
+        text = contents.get(name, b"").decode()
+        if text.count(mutant["old"]) != 1:
+            print(f"{crate} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
+            lost += 1
+            continue
+        new = mutant["new"].replace("MUTANT", f"crate::mutants::is_on({number})")
+        contents[name] = text.replace(mutant["old"], new).encode()
+    root = f"crates/{crate}/src/lib.rs"
+    contents[root] += SWITCH.encode()
+    return lost
+
+
+def build(crate):
+    """The crate's test programs."""
+    command = ["cargo", "test", "--package", crate, "--lib", "--tests", "--no-run", "--message-format=json"]
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(WORK / "target"), "RUSTFLAGS": "--cap-lints=warn", "CARGO_INCREMENTAL": "0",
+    }
+    done = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0:
+        for message in messages:
+            if message.get("message", {}).get("level") == "error":
+                print(message["message"]["rendered"])
+        sys.exit(f"{crate} does not build with its faults:\n{done.stderr[-2000:]}")
+    programs = [message["executable"] for message in messages if message.get("profile", {}).get("test")]
+    return [program for program in programs if program]
+
+
+def run(crate, program, number):
+    """Whether a test program passes with a fault on, and its seconds."""
+    environment = os.environ | {
+        "MUTANT": str(number),
+        "CARGO_MANIFEST_DIR": str(TREE / "crates" / crate),
+        "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
+        "PROPTEST_MAX_SHRINK_ITERS": "0",
+        "RUST_BACKTRACE": "0",
+    }
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            [program, "--test-threads=2", *SKIPPED],
+            cwd=TREE / "crates" / crate, env=environment, timeout=LIMIT_SECONDS,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        passed = done.returncode == 0
+    except subprocess.TimeoutExpired:
+        passed = False
+    return passed, time.monotonic() - begin
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("crates", nargs="*", metavar="CRATE", help="all that have a table, if none is named")
+    parser.add_argument("--sample", type=int, help="only so many faults of each crate")
+    parser.add_argument("--minutes", type=float, help="as many faults as fit into so many minutes of tests")
+    parser.add_argument("--seed", default="", help="says which ones, as a commit's hash does")
+    parser.add_argument("--only", type=int, help="only the fault of this number")
+    parser.add_argument("--check", action="store_true", help="only look whether every text is found")
+    options = parser.parse_args()
+
+    crates = options.crates or sorted(table.stem for table in TABLES.glob("*.toml"))
+    TREE.mkdir(parents=True, exist_ok=True)
+    contents, todo, lost = copy_tree(), [], 0
+    for crate in crates:
+        mutants = tomllib.loads((TABLES / f"{crate}.toml").read_text())["mutant"]
+        lost += apply(crate, mutants, contents)
+        chosen = [(crate, number, mutant) for number, mutant in enumerate(mutants, 1)]
+        if options.only:
+            chosen = chosen[options.only - 1 : options.only]
+        if options.sample is not None:
+            chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
+        todo += chosen
+    if options.check or lost:
+        sys.exit(lost > 0)
+    if options.minutes is not None:
+        random.Random(options.seed).shuffle(todo)
+
+    write_tree(contents)
+    programs = {}
+    for crate in crates:
+        timed = []
+        for program in build(crate):
+            passed, seconds = run(crate, program, 0)
+            if not passed:
+                sys.exit(f"{Path(program).name} fails without a fault")
+            timed.append((seconds, program))
+        programs[crate] = [program for _, program in sorted(timed)]
+
+    begin, survivors, tried = time.monotonic(), [], 0
+    for crate, number, mutant in todo:
+        if options.minutes is not None and time.monotonic() - begin > options.minutes * 60:
+            break
+        tried += 1
+        noticed = next((program for program in programs[crate] if not run(crate, program, number)[0]), None)
+        known = mutant.get("survives")
+        by = f"noticed by {Path(noticed).name.rsplit('-', 1)[0]}" if noticed else "SURVIVES"
+        if known:
+            by += f" (known: {known})" if noticed is None else ", so its `survives` must go"
+        print(f"{crate} {number}: {by}: {mutant['breaks']}", flush=True)
+        if (noticed is None) != bool(known):
+            survivors.append((crate, number, mutant["breaks"]))
+    print(f"{tried} of {len(todo)} faults tried, {len(survivors)} not as the table says")
+    for crate, number, breaks in survivors:
+        print(f"  {crate} {number}: {breaks}")
+    sys.exit(bool(survivors))
+
+
+if __name__ == "__main__":
+    main()
