@@ -18,13 +18,16 @@ fn main() -> Result<(), Error> {
     assert_eq!(arena.stats().mark_bytes, 8);
     println!("{} bytes of {} lie below the mark", arena.stats().mark_bytes, ByteSize::kib(4));
 
+    // Watched, a step gets a signature: equal signature, equal addresses.
+    arena.observe(None);
     let mut first = None;
     for n in 1..=8_u32 {
         let loss = arena.scope(|scope| step(scope, weights.view_mut()))?;
 
         // Whatever the step asked for is gone, and the next step gets the same addresses.
         assert_eq!(arena.stats().used_bytes, 8);
-        assert_eq!(*first.get_or_insert(arena.signature()), arena.signature());
+        let signature = arena.signature().expect("it is observed");
+        assert_eq!(*first.get_or_insert(signature), signature);
         println!("step {n}: loss {loss:.1e}, high-water {} bytes", arena.high_water_bytes());
     }
 

@@ -43,7 +43,7 @@ fn peak_of(batches: &[usize]) -> Result<(u64, Vec<f32>), Error> {
         assert_eq!(kind.steps as usize, batches.len() / seen.kinds.len());
         println!(
             "`{}` ({}): {} steps, each up to {} bytes, the same addresses every time",
-            kind.name, kind.variant, kind.steps, kind.high_water_bytes
+            kind.key.name, kind.key.variant, kind.steps, kind.high_water_bytes
         );
     }
     Ok((arena.stats().peak_bytes, losses))

@@ -9,6 +9,7 @@ const FEATURES: usize = 16;
 
 fn main() -> Result<(), Error> {
     let (mut arena, mut weights) = new_arena()?;
+    arena.observe(None); // so that the error can say how much was asked for before
     let mark_bytes = arena.stats().mark_bytes;
 
     // A batch of 128 does not fit: its inputs do, its activations do not.
@@ -24,7 +25,7 @@ fn main() -> Result<(), Error> {
     assert_eq!((full.kept_bytes, full.missing_bytes), (0, 8192 - 3840));
     let scope = full.scope.as_ref().expect("a scope asked");
     assert_eq!((scope.name, scope.depth, scope.resets), ("train", 1, 0));
-    assert_eq!((scope.requests, scope.largest_bytes), (1, 8192)); // the inputs
+    assert_eq!((scope.requests, scope.largest_bytes), (Some(1), Some(8192))); // the inputs
     println!("{} more bytes would have done", full.missing_bytes);
 
     // The arena is at the mark, and the weights are as they were.

@@ -62,6 +62,7 @@ impl Requests {
         let any = ByteSize::bytes_exact(1 << 61);
         let mut trainer =
             Trainer::new(Probe::like(device), ProbeBackend::of(backend), config, any)?;
+        trainer.record();
         trainer.train(&data, &AtomicBool::new(false), |_| ())?;
         let log = trainer.arena().recorded(TRAIN.variant(images as u64));
         let mut requests = Self::of(&log.context("a step was recorded")?);

@@ -105,6 +105,7 @@ fn on_probe<'b, B: Backend>(
     let capacity = ByteSize::bytes_exact(1 << 61);
     let mut trainer =
         Trainer::new(Probe::like(device), ProbeBackend::of(backend), config.clone(), capacity)?;
+    trainer.record();
     trainer.install(plans)?;
     trainer.train(&data.train, &AtomicBool::new(false), |_| ())?;
     trainer.evaluate(&data.test)?;

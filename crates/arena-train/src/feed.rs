@@ -4,11 +4,11 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use arena_scope::{Arena, Device, Host, Persistent, Probe, Scope, ScopeOptions, View, ViewMut};
+use arena_scope::{Arena, Device, Host, Persistent, Probe, Scope, StepKey, View, ViewMut};
 #[cfg(feature = "_cuda")]
 use arena_scope::{
     Cuda, StepGraph,
-    device::cuda::{InputSlots, ResultQueue},
+    cuda::{InputSlots, ResultQueue},
 };
 
 use crate::error::TrainError;
@@ -83,7 +83,7 @@ pub trait Feed: Device + Sized {
     /// As there; [`TrainError::OnlyOnCuda`] where there are no graphs.
     fn capture<'a>(
         arena: &'a mut Arena<Self>,
-        options: ScopeOptions,
+        key: StepKey,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
     ) -> Result<Self::Graph, TrainError>;
 
@@ -130,7 +130,7 @@ impl Feed for Host {
 
     fn capture<'a>(
         _arena: &'a mut Arena<Self>,
-        _options: ScopeOptions,
+        _key: StepKey,
         _body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
     ) -> Result<Infallible, TrainError> {
         Err(TrainError::OnlyOnCuda { what: "a captured step" })
@@ -187,7 +187,7 @@ impl Feed for Probe {
 
     fn capture<'a>(
         _arena: &'a mut Arena<Self>,
-        _options: ScopeOptions,
+        _key: StepKey,
         _body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
     ) -> Result<Infallible, TrainError> {
         Err(TrainError::OnlyOnCuda { what: "a captured step" })
@@ -233,10 +233,10 @@ impl Feed for Cuda {
 
     fn capture<'a>(
         arena: &'a mut Arena<Self>,
-        options: ScopeOptions,
+        key: StepKey,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
     ) -> Result<Self::Graph, TrainError> {
-        arena.capture(options, body)
+        arena.capture(key, body)
     }
 
     fn replay(graph: &Self::Graph, arena: &mut Arena<Self>) -> Result<(), TrainError> {

@@ -5,7 +5,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use arena_plan::{Options, Plan, PlannedStep};
-use arena_scope::{Arena, Device, ScopeOptions};
+use arena_scope::{Arena, Device, StepKey};
 
 use crate::error::TrainError;
 use crate::training::{EVALUATE, RunConfig, TRAIN};
@@ -32,7 +32,7 @@ pub fn solve<D: Device>(arena: &Arena<D>, config: &RunConfig) -> Result<Plans, T
 fn largest<D: Device>(
     arena: &Arena<D>,
     config: &RunConfig,
-    key: ScopeOptions,
+    key: StepKey,
 ) -> Result<Option<PlannedStep>, TrainError> {
     let mut images = (1..=config.batch as u64).rev();
     let recorded = images.find_map(|images| arena.recorded(key.variant(images)));

@@ -193,7 +193,7 @@ impl fmt::Display for Summary {
         }
         for kind in &self.observed.kinds {
             if let Some(signature) = kind.signature {
-                let (name, variant, steps) = (kind.name, kind.variant, kind.steps);
+                let (name, variant, steps) = (kind.key.name, kind.key.variant, kind.steps);
                 let kind = format_args!("{name} {variant}: {steps} times, signature {signature}");
                 line(f, "", kind)?;
             }

@@ -187,6 +187,11 @@ impl<B: Backend> Trainer<B> {
         Ok(Self { config, arena, model, ahead, step: 0 })
     }
 
+    /// Records each step from now on, so that plans can be made of them.
+    pub fn record(&mut self) {
+        self.arena.record(Some(heap::own_allocations));
+    }
+
     /// Lets the steps of each key follow a plan.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What a cuBLAS workspace must be; the rest of it is tested with scopes.
 
-use arena_core::device::cuda::Blas;
+use arena_core::cuda::Blas;
 use arena_core::{Alignment, ByteSize, Cuda, Device, ErrorKind, RawArena};
 use cuda_standin::Standin;
 

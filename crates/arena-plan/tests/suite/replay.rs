@@ -154,7 +154,7 @@ fn clearing_under_a_plan_touches_dead_bytes_alone(
 ) -> Outcome {
     let mut arena = planned_arena(Reset::Keep, 0)?;
     let byte = if reset == Reset::Zero { 0 } else { 0xff };
-    arena.scope_with(STEP.reset(reset), |scope| {
+    arena.scope_with(ScopeOptions::from(STEP).reset(reset), |scope| {
         let a = scope.alloc::<f32>(1000)?;
         let mut b = scope.alloc::<f32>(500)?;
         drop(a);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::cuda::side_stream;
+use arena_scope::cuda::Blas;
 use arena_scope::cudarc::cublas::sys::{cublasOperation_t, cublasSgemm_v2, cublasStatus_t};
 use arena_scope::cudarc::driver::CudaStream;
-use arena_scope::device::cuda::Blas;
 use arena_scope::{
     Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent, View, ViewMut,
 };

@@ -1,7 +1,7 @@
 //! What a declaration lets be: of a persistent buffer on another stream, the step's plan.
 
 use crate::cuda::arena_of;
-use arena_scope::device::cuda::Blas;
+use arena_scope::cuda::Blas;
 use arena_scope::{Alignment, Arena, ByteSize, Cuda, Error, PlannedSlot, SlotTable, StepKey};
 use cuda_standin::Standin;
 use rstest::rstest;

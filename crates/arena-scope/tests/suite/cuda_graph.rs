@@ -229,7 +229,7 @@ fn a_plan_installed_for_its_step_makes_a_graph_stale_and_a_planned_step_is_captu
     let before = training.weight();
     planned.replay(&mut training.arena).unwrap();
     // A step of another kind works in the same bytes, by a plan of its own.
-    let other = ScopeOptions::named("test");
+    let other = StepKey::named("test");
     let whole = PlannedSlot { offset_bytes: 0, bytes: 320, alignment: Alignment::DEFAULT };
     training.arena.install_plan(other, SlotTable::new(&[whole]).unwrap()).unwrap();
     let outcome = training.arena.scope_with(other, |step| {

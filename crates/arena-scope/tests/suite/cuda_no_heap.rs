@@ -4,13 +4,13 @@
 use crate::heap;
 
 use crate::cuda::arena_with;
-use arena_scope::device::cuda::InputSlots;
+use arena_scope::cuda::InputSlots;
 use arena_scope::{Error, Reset};
 use cuda_standin::{Mode, Standin};
 
 /// Ten steps, each with a batch that was sent ahead and a result that `read` takes two steps later; what
 /// the last seven allocated.
-fn steps(read: fn(&mut arena_scope::device::cuda::ResultQueue<u32>) -> u32) -> u64 {
+fn steps(read: fn(&mut arena_scope::cuda::ResultQueue<u32>) -> u32) -> u64 {
     let mut arena = arena_with(Reset::Zero);
     let mut slots: InputSlots<u32> = arena.input_slots(2, 16).unwrap();
     let mut results = arena.result_queue::<u32>(3, 16).unwrap();
@@ -38,7 +38,7 @@ fn steps(read: fn(&mut arena_scope::device::cuda::ResultQueue<u32>) -> u32) -> u
 #[test]
 fn input_and_results_cost_no_heap_allocation() {
     let standin = Standin::load().unwrap();
-    let shown = |results: &mut arena_scope::device::cuda::ResultQueue<u32>| {
+    let shown = |results: &mut arena_scope::cuda::ResultQueue<u32>| {
         results.pop_with(|result| result.iter().sum()).unwrap().unwrap()
     };
     assert_eq!(steps(shown), 0, "deferred, so that some results are waited for");

@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cuda::{Seen, arena, arena_with, side_stream};
+use arena_scope::cuda::InputSlots;
 use arena_scope::cudarc::driver::{CudaStream, sys};
-use arena_scope::device::cuda::InputSlots;
 use arena_scope::{DeviceErrorKind, Error, ErrorKind, Reset, ScopeOptions};
 use cuda_standin::{Mode, Standin};
 

@@ -15,7 +15,7 @@ use std::num::NonZeroU16;
 use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arena_scope::{Arena, Persistent, Scope, ScopeOptions, Stats, StepSignature};
+use arena_scope::{Arena, Persistent, Scope, Stats, StepKey, StepSignature};
 
 use super::{TRAIN, Trainer};
 use crate::backend::Backend;
@@ -252,7 +252,7 @@ struct Work<'c> {
 }
 
 impl Work<'_> {
-    fn key(&self) -> ScopeOptions {
+    fn key(&self) -> StepKey {
         TRAIN.variant(self.images as u64)
     }
 }

@@ -168,7 +168,8 @@ fn every_step_returns_to_the_mark_and_repeats_the_addresses_of_its_kind() {
         let seen = trainer.steady_state().unwrap();
         seen.check().unwrap();
         // 300 = 4 x 64 + 44, and 100 = 64 + 36: the short last batch is a kind of its own.
-        let kinds: Vec<_> = seen.kinds.iter().map(|k| (k.name, k.variant, k.steps)).collect();
+        let kinds: Vec<_> =
+            seen.kinds.iter().map(|k| (k.key.name, k.key.variant, k.steps)).collect();
         let expected =
             [("train", 64, 8), ("train", 44, 2), ("evaluate", 64, 1), ("evaluate", 36, 1)];
         assert_eq!(kinds, expected);

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
+use arena_scope::cuda::Blas;
 use arena_scope::cudarc::driver::DeviceSlice;
-use arena_scope::device::cuda::Blas;
 use arena_scope::{Cuda, Device, Persistent, Pod, View, ViewMut};
 
 use super::error::CudaError;

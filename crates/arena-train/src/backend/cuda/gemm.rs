@@ -1,6 +1,6 @@
 //! Matrix products by cuBLAS.
 
-use arena_scope::device::cuda::Blas;
+use arena_scope::cuda::Blas;
 use cudarc::cublas::sys::{cublasOperation_t, cublasSgemm_v2};
 
 use super::error::{CudaError, check_len, count};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arena_scope::device::cuda::Blas;
+use arena_scope::cuda::Blas;
 use arena_scope::{Cuda, Error, Persistent};
 use cudarc::driver::{CudaContext, CudaStream};
 
