@@ -128,7 +128,7 @@ fn the_work_of_a_stream_that_nobody_knows_is_waited_for_at_once() {
     assert_eq!(x.view().to_vec().unwrap(), [0.0; 10]);
     drop(x);
     arena.reset_to_mark();
-    assert!(arena.take_deferred().is_ok());
+    assert!(arena.steps().ready().is_ok());
 }
 
 #[test]

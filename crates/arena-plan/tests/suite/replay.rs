@@ -48,7 +48,7 @@ fn note<'s, T: arena_scope::Pod, D: arena_scope::Device>(
 /// The first recording runs on a probe: no memory at all.
 fn recorded() -> Result<EventLog, Box<dyn Error>> {
     let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
-    probe.observe(None);
+    probe.record(None);
     probe.scope_with(STEP, |scope| step(scope, 1))?;
     Ok(probe.recorded(STEP).ok_or("nothing was recorded")?)
 }
@@ -275,7 +275,7 @@ fn steps_that_keep_deviating_are_recorded_and_planned_anew() -> Outcome {
     arena.scope_with(STEP, |scope| step(scope, 8))?;
     assert!(arena.plan_deviations(STEP).ok_or("no plan")?.larger > 0);
     let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
-    probe.observe(None);
+    probe.record(None);
     probe.scope_with(STEP, |scope| step(scope, 8))?;
     let log = probe.recorded(STEP).ok_or("nothing was recorded")?;
     let larger = PlannedStep::solve(&log, &Options::default())?.slots()?.peak_bytes();
