@@ -165,8 +165,11 @@ impl<D: Device> Steps<D> {
         if taken_back {
             self.take_back_alone(buffer.address());
             std::mem::forget(buffer); // Its drop would be logged, and it never was.
-            // If the step ceased to repeat with this request, what came before it was signed since.
-            self.running.restore(if repeats { self.signed_before.get() } else { signed });
+            // While a step repeats, nothing is signed. If it ceased to with this request, what came before
+            // that was signed since.
+            if self.mode.get() != Mode::Repeating {
+                self.running.restore(if repeats { self.signed_before.get() } else { signed });
+            }
             if let Some(log) = self.log.borrow_mut().as_mut() {
                 log.pop();
             }

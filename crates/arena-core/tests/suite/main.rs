@@ -5,6 +5,7 @@ mod device_conformance;
 mod devices;
 mod hooked;
 mod hostile;
+mod steps;
 
 #[cfg(feature = "_cuda")]
 mod cuda_blas;

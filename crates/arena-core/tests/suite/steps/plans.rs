@@ -1,0 +1,163 @@
+//! Steps that follow a plan through scopes, forgotten ones too.
+
+use arena_core::for_scopes::{PlanId, Watch};
+use arena_core::{Alignment, Deviations, ErrorKind, PlannedSlot, Reset, SlotTable};
+
+use super::{A256, OnHost, ask, close, on_host, open, open_inner, open_watched, table};
+
+fn planned(places: &[u64]) -> (OnHost, PlanId) {
+    let mut steps = on_host(Reset::Keep);
+    let plan = steps.add_plan(table(places)).unwrap();
+    (steps, plan)
+}
+
+fn deviations(steps: &OnHost, plan: PlanId) -> Deviations {
+    steps.plan_deviations(plan).unwrap()
+}
+
+#[test]
+fn no_root_scope_opens_over_what_is_kept_in_its_plan_s_bytes() {
+    let (mut steps, plan) = planned(&[0, 4]);
+    steps.select_plan(Some(plan));
+    let mut kept = steps.persistent::<u8>(3072, A256, 0).unwrap();
+    kept.as_mut_slice().fill(7);
+    let refused = open_watched(&steps, None, Watch::Nothing).unwrap_err();
+    assert!(refused.is_exhausted() && steps.depth() == 0, "{refused}");
+    steps.select_plan(None);
+    let root = open(&steps, None);
+    assert_eq!(ask(&steps), 0);
+    close(&steps, root).unwrap();
+    assert_eq!(kept.as_slice(), [7; 3072]);
+}
+
+#[test]
+fn what_a_plan_has_not_lies_above_its_bytes() {
+    let (mut steps, plan) = planned(&[1]);
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    assert_eq!(steps.stats().used_bytes, 512);
+    let (a, b, c) = (ask(&steps), ask(&steps), ask(&steps));
+    assert_eq!((a, b, c), (256, 512, 768));
+    close(&steps, root).unwrap();
+    assert_eq!(steps.stats().used_bytes, 0);
+}
+
+#[test]
+fn a_plan_starts_where_its_slots_are_aligned() {
+    let mut steps = on_host(Reset::Keep);
+    steps.persistent::<u8>(100, A256, 0).unwrap();
+    let plan = steps.add_plan(table(&[0])).unwrap();
+    assert_eq!(steps.plan_span(plan).unwrap().start_bytes, 256);
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    let slot = steps.transient::<u8>(256, A256, 1).unwrap();
+    assert!(slot.view().is_aligned(A256));
+    drop(slot);
+    close(&steps, root).unwrap();
+}
+
+#[test]
+fn a_replaced_plan_is_the_one_that_is_followed() {
+    let (mut steps, plan) = planned(&[0]);
+    steps.replace_plan(plan, table(&[2])).unwrap();
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    assert_eq!(ask(&steps), 512);
+    let (other, refused) = (table(&[0]), |error: &ErrorKind| matches!(error, ErrorKind::PlanInUse));
+    close(&steps, root).unwrap();
+    assert!(!steps.add_plan(other).is_err_and(|error| refused(error.kind())), "the step has ended");
+}
+
+#[test]
+fn equal_addresses_under_different_plans_have_different_signatures() {
+    let mut steps = on_host(Reset::Keep);
+    let plans = [&[0, 1][..], &[0, 2]].map(|places| steps.add_plan(table(places)).unwrap());
+    let signatures = plans.map(|plan| {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        assert_eq!(ask(&steps), 0);
+        close(&steps, root).unwrap();
+        steps.last_step().signature.unwrap()
+    });
+    assert_ne!(signatures[0], signatures[1]);
+}
+
+#[test]
+fn what_an_inner_scope_forgot_to_free_is_free_when_it_closes() {
+    let (mut steps, plan) = planned(&[0, 0]);
+    for n in 1..=3 {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        let inner = open_inner(&steps, None);
+        std::mem::forget(steps.transient::<u8>(256, A256, 2).unwrap());
+        close(&steps, inner).unwrap();
+        assert_eq!(ask(&steps), 0);
+        close(&steps, root).unwrap();
+        assert_eq!((deviations(&steps, plan).unfreed, deviations(&steps, plan).steps), (n, 0));
+    }
+}
+
+/// A step with an inner scope, whose guard may be forgotten. It may end before its last request.
+fn step_with_inner(steps: &mut OnHost, plan: PlanId, forgets: bool, whole: bool) {
+    steps.select_plan(Some(plan));
+    let root = open(steps, None);
+    ask(steps);
+    let inner = open_inner(steps, None);
+    ask(steps);
+    if forgets {
+        // What opens in the root next ends it.
+        let next = open_inner(steps, None);
+        close(steps, next).unwrap();
+    } else {
+        close(steps, inner).unwrap();
+        let next = open_inner(steps, None);
+        close(steps, next).unwrap();
+    }
+    if whole {
+        ask(steps);
+    }
+    close(steps, root).unwrap();
+}
+
+// The first step is counted, and later ones repeat it up to the forgotten guard.
+#[test]
+fn a_step_with_a_forgotten_scope_ends_with_its_root() {
+    for before in [0, 3] {
+        let (mut steps, plan) = planned(&[0, 0, 0]);
+        for _ in 0..before {
+            step_with_inner(&mut steps, plan, false, true);
+        }
+        let signature = steps.last_step().signature;
+        step_with_inner(&mut steps, plan, true, false);
+        let told = deviations(&steps, plan);
+        assert_eq!((told.missing, told.total(), told.steps), (1, 1, 1), "after {before}");
+        for _ in 0..3 {
+            step_with_inner(&mut steps, plan, false, true);
+            assert_eq!(deviations(&steps, plan), told, "whole steps after it are as planned");
+        }
+        assert!(before == 0 || steps.last_step().signature == signature);
+    }
+}
+
+#[test]
+fn a_step_that_repeats_asks_for_the_alignment_that_was_asked_for() {
+    let slot = PlannedSlot { offset_bytes: 256, bytes: 64, alignment: A256 };
+    let mut steps = on_host(Reset::Keep);
+    let plan = steps.add_plan(SlotTable::new(&[slot]).unwrap()).unwrap();
+    let mut step = |alignment: u64| {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        let alignment = Alignment::new(alignment).unwrap();
+        drop(steps.transient::<u8>(64, alignment, 1).unwrap());
+        close(&steps, root).unwrap();
+        steps.last_step().signature.unwrap()
+    };
+    let [coarse, fine] = [256, 64].map(&mut step);
+    assert_ne!(coarse, fine);
+    for n in 0..3 {
+        assert_eq!([256, 256, 64, 256].map(&mut step), [coarse, coarse, fine, coarse], "{n}");
+    }
+    for n in 0..3 {
+        assert_eq!([64, 64, 64, 256].map(&mut step), [fine, fine, fine, coarse], "{n}");
+    }
+}
