@@ -291,6 +291,15 @@ mod tests {
     }
 
     #[test]
+    fn which_gap_is_the_shortest_may_change_with_the_capacity() {
+        let kept = [(97, 5), (6, 6), (96, 0), (26, 0), (68, 0), (179, 6), (130, 0), (106, 0)];
+        let mut ops: Vec<Op> = kept.map(|(bytes, log)| Op::Keep(bytes, log)).into();
+        ops.extend([Op::GiveBack(1), Op::Keep(150, 0), Op::Cursor(74)]);
+        ops.extend([Op::GiveBack(2), Op::Keep(7, 7)]);
+        check_is_the_first_of_all(&demand_of(3, ops)).unwrap();
+    }
+
+    #[test]
     fn what_was_given_back_is_used_again() {
         let mut demand = Demand::new(0);
         let span = Span { start_bytes: 1 << 20, end_bytes: (1 << 20) + 256 };

@@ -169,7 +169,7 @@ impl<D: Device> Region<D> {
     /// Takes the queued spans, each passed to `take`; none while the region is pinned.
     pub(crate) fn drain_returned(&self, take: impl FnMut(Span)) {
         // A span that is queued just now is found by the next close.
-        if self.is_pinned() || !self.any_returned() {
+        if !self.any_returned() {
             return;
         }
         self.any_returned.store(false, Ordering::Release);
@@ -248,5 +248,21 @@ impl<D: Device> fmt::Debug for Region<D> {
             .field("base_address", &format_args!("{:#x}", self.base_address))
             .field("capacity_bytes", &self.capacity_bytes)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Host;
+
+    #[test]
+    fn memory_at_address_0_or_beyond_any_is_refused() {
+        let check = |address, bytes| {
+            Claimed::Base(Alignment::ONE).check(&Host::new(), address, bytes).is_ok()
+        };
+        assert!(check(1, 100));
+        assert!(!check(0, 100), "no buffer has the address 0");
+        assert!(!check(u64::MAX - 10, 100));
     }
 }

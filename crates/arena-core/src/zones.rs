@@ -278,6 +278,34 @@ mod tests {
         assert_eq!(zones.bump(256, A256), Some(3840));
     }
 
+    #[test]
+    fn what_is_kept_lies_above_the_cursor() {
+        let zones = Zones::new(0, 4096);
+        zones.set_mark().unwrap();
+        zones.bump(4000, A256).unwrap();
+        assert!(zones.place_persistent(97, Alignment::ONE).unwrap_err().is_exhausted());
+        assert_eq!(zones.place_persistent(96, Alignment::ONE).unwrap().0.start_bytes, 4000);
+    }
+
+    #[test]
+    fn raising_the_cursor_never_lowers_it() {
+        let zones = Zones::new(0, 4096);
+        zones.raise(1000);
+        zones.raise(500);
+        assert_eq!(zones.cursor_bytes(), 1000);
+    }
+
+    #[test]
+    fn a_request_is_taken_back_only_as_long_as_it_is_the_last() {
+        let zones = Zones::new(0, 4096);
+        let first = zones.bump_checked(100, A256).unwrap();
+        let second = zones.bump_checked(100, A256).unwrap();
+        assert!(!zones.take_back(0, first));
+        assert_eq!(zones.cursor_bytes(), 356);
+        assert!(zones.take_back(100, second) && zones.take_back(0, first));
+        assert_eq!((zones.cursor_bytes(), zones.peak_bytes()), (0, 0));
+    }
+
     // B008
     #[test]
     fn empty_requests_succeed_even_without_capacity() {

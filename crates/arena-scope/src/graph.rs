@@ -32,7 +32,6 @@ pub struct StepGraph<D: Captures> {
     pin: RegionPin<D>,
     key: StepKey,
     signature: StepSignature,
-    mark_bytes: u64,
     high_water_bytes: u64,
 }
 
@@ -97,7 +96,6 @@ impl<D: Captures> Arena<D> {
             pin: state.steps.pin(),
             key: options.key(),
             signature,
-            mark_bytes: state.steps.stats().mark_bytes,
             high_water_bytes: step.high_water_bytes,
         })
     }
@@ -137,10 +135,6 @@ impl<D: Captures> StepGraph<D> {
             return stale("it was captured on another arena".to_owned());
         }
         let stats = state.steps.stats();
-        if stats.mark_bytes != self.mark_bytes {
-            let (then, now) = (self.mark_bytes, stats.mark_bytes);
-            return stale(format!("the mark was at {then} bytes and is at {now}"));
-        }
         let latest = state.captured.latest(self.key);
         if latest != Some(self.signature) {
             let (name, then) = (self.key.name, self.signature);

@@ -72,3 +72,32 @@ impl<D: Device> Steps<D> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::{Alignment, ByteSize};
+    use crate::device::Host;
+    use crate::error::ErrorKind;
+    use crate::placement::Placement;
+    use crate::reset::Reset;
+    use crate::steps::Watch;
+
+    #[test]
+    fn the_mode_is_what_it_was_once_a_close_is_paid_for_and_an_error_told() {
+        let capacity = ByteSize::kib(4);
+        let steps = Steps::new(Host::new(), capacity, Placement::Bump, Reset::Zero).unwrap();
+        // SAFETY: no buffer is used after its scope, here and below.
+        let root = unsafe { steps.open_root("root", None, Watch::Nothing) }.unwrap();
+        // SAFETY: as above.
+        let inner = unsafe { steps.open_inner(1, "inner", None) }.unwrap();
+        drop(steps.transient::<u8>(100, Alignment::DEFAULT, 2).unwrap());
+        // SAFETY: as above.
+        unsafe { steps.close(inner) }.unwrap();
+        assert_eq!(steps.mode.get(), Mode::Bump);
+        steps.quietly(root, || Err(ErrorKind::ForeignFrame.into()));
+        assert_eq!(steps.mode.get(), Mode::Hunting);
+        steps.ready().unwrap_err();
+        assert_eq!(steps.mode.get(), Mode::Bump);
+    }
+}

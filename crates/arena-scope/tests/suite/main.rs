@@ -16,6 +16,7 @@ mod no_heap;
 mod page_faults;
 mod placements;
 mod planned;
+mod planner;
 mod poison;
 mod programs;
 mod promises;

@@ -161,3 +161,43 @@ fn a_step_that_repeats_asks_for_the_alignment_that_was_asked_for() {
         assert_eq!([64, 64, 64, 256].map(&mut step), [fine, fine, fine, coarse], "{n}");
     }
 }
+
+#[test]
+fn the_first_step_of_a_plan_repeats_none() {
+    let slot = PlannedSlot { offset_bytes: 0, bytes: 64, alignment: Alignment::ONE };
+    let mut steps = on_host(Reset::Keep);
+    let plan = steps.add_plan(SlotTable::new(&[slot, slot]).unwrap()).unwrap();
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    let a = steps.transient::<u8>(64, Alignment::ONE, 1).unwrap();
+    let b = steps.transient::<u8>(64, Alignment::ONE, 1).unwrap();
+    assert!(a.address().abs_diff(b.address()) >= 64, "{a:?}, {b:?}");
+    drop((a, b));
+    close(&steps, root).unwrap();
+}
+
+// While an error waits the mode is another, and what was common is counted.
+#[test]
+fn a_step_in_which_an_error_was_told_goes_on_as_planned() {
+    let (mut steps, plan) = planned(&[0, 1, 0]);
+    let mut step = |fails: bool| {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        let a = steps.transient::<u8>(256, A256, 1).unwrap();
+        let b = steps.transient::<u8>(256, A256, 1).unwrap();
+        drop(a);
+        if fails {
+            steps.quietly(root, || Err(ErrorKind::ForeignFrame.into()));
+            steps.ready().unwrap_err();
+        }
+        assert_eq!((b.offset_bytes(), ask(&steps)), (256, 0));
+        drop(b);
+        close(&steps, root).unwrap();
+        steps.last_step().signature.unwrap()
+    };
+    let usual = step(false);
+    for fails in [false, false, true, false, true, true, false] {
+        assert_eq!(step(fails), usual, "{fails}");
+    }
+    assert_eq!(deviations(&steps, plan), Deviations::default());
+}

@@ -272,6 +272,19 @@ fn a_replay_comes_after_what_a_declared_stream_still_reads() {
 }
 
 #[test]
+fn a_replay_closes_what_a_forgotten_guard_left_open() {
+    let mut training = Loop::new(0, Reset::Keep);
+    training.run().unwrap();
+    let graph = training.capture().unwrap();
+    let mut guard = training.arena.enter().unwrap();
+    guard.scope().alloc::<u8>(1000).unwrap();
+    std::mem::forget(guard);
+    graph.replay(&mut training.arena).unwrap();
+    let stats = training.arena.stats();
+    assert_eq!(stats.used_bytes, stats.mark_bytes);
+}
+
+#[test]
 fn a_stream_declared_for_good_is_not_captured() {
     let mut training = Loop::new(0, Reset::Keep);
     training.run().unwrap();

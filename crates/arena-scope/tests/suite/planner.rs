@@ -1,0 +1,123 @@
+//! What a planner is told of, and when what it has ready is followed.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use arena_scope::{
+    Alignment, Arena, Error, EventLog, Host, PlannedSlot, Planner, SlotTable, StepKey,
+};
+
+use crate::common::{KIB, host};
+
+const TRAIN: StepKey = StepKey::named("train");
+const PATIENCE: u32 = 3;
+
+/// Writes down what it is told, and has ready what it is given.
+#[derive(Debug, Clone, Default)]
+struct Scripted {
+    told: Arc<Mutex<Vec<(StepKey, usize)>>>,
+    ready: Arc<Mutex<VecDeque<(StepKey, SlotTable)>>>,
+}
+
+impl Planner for Scripted {
+    fn recorded(&mut self, key: StepKey, log: &EventLog) {
+        self.told.lock().unwrap().push((key, log.events().len()));
+    }
+
+    fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
+        self.ready.lock().unwrap().pop_front()
+    }
+}
+
+impl Scripted {
+    fn told(&self) -> usize {
+        self.told.lock().unwrap().len()
+    }
+
+    /// Has a plan of one slot ready.
+    fn prepare(&self, key: StepKey, offset_bytes: u64) {
+        self.ready.lock().unwrap().push_back((key, table(offset_bytes)));
+    }
+}
+
+fn table(offset_bytes: u64) -> SlotTable {
+    let alignment = Alignment::DEFAULT;
+    SlotTable::new(&[PlannedSlot { offset_bytes, bytes: 256, alignment }]).unwrap()
+}
+
+fn planned() -> (Arena<Host>, Scripted) {
+    let mut arena = host(64 * KIB).unwrap();
+    let planner = Scripted::default();
+    arena.set_planner(Box::new(planner.clone()), PATIENCE);
+    (arena, planner)
+}
+
+/// One request; where it lies.
+fn step(arena: &mut Arena<Host>, key: StepKey, len: usize) -> u64 {
+    let placed =
+        arena.scope_with(key, |step| Ok::<_, Error>(step.alloc::<u8>(len)?.offset_bytes()));
+    placed.unwrap()
+}
+
+#[test]
+fn a_planner_is_told_of_the_first_step_of_each_kind_and_of_no_other() {
+    let (mut arena, planner) = planned();
+    for key in [TRAIN, TRAIN, TRAIN.variant(7), TRAIN, TRAIN.variant(7)] {
+        step(&mut arena, key, 256);
+    }
+    // A scope, a request, a drop, and the scope's close.
+    assert_eq!(*planner.told.lock().unwrap(), [(TRAIN, 4), (TRAIN.variant(7), 4)]);
+}
+
+#[test]
+fn the_plan_that_is_ready_is_followed_by_the_next_step() {
+    let (mut arena, planner) = planned();
+    assert_eq!(step(&mut arena, TRAIN, 256), 0);
+    planner.prepare(TRAIN, 512);
+    assert_eq!(step(&mut arena, TRAIN, 256), 512);
+    planner.prepare(TRAIN, 1024);
+    assert_eq!(step(&mut arena, TRAIN, 256), 1024);
+}
+
+#[test]
+fn a_kind_without_a_plan_follows_the_last_one_of_its_name() {
+    let (mut arena, planner) = planned();
+    planner.prepare(TRAIN.variant(1), 256);
+    planner.prepare(TRAIN.variant(2), 512);
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 512);
+    assert_eq!(step(&mut arena, TRAIN.variant(1), 256), 256);
+    assert_eq!(step(&mut arena, StepKey::named("other"), 256), 0);
+}
+
+#[test]
+fn a_planner_is_told_again_when_its_patience_has_lasted_and_the_next_step_deviates_too() {
+    let (mut arena, planner) = planned();
+    let (as_planned, larger) = (256, 300);
+    planner.prepare(TRAIN, 512);
+    let mut run = |lens: &[usize]| {
+        for &len in lens {
+            step(&mut arena, TRAIN, len);
+        }
+        planner.told()
+    };
+    assert_eq!(run(&[as_planned, larger, larger, as_planned, larger]), 0, "not in a row");
+    assert_eq!(run(&[larger, larger, as_planned]), 0, "the one that was recorded was as planned");
+    assert_eq!(run(&[larger, larger, larger]), 0);
+    assert_eq!(run(&[larger]), 1);
+    assert_eq!(run(&[larger, larger]), 1, "the patience begins anew");
+    assert_eq!(run(&[larger]), 2);
+}
+
+#[test]
+fn the_deviations_of_a_plan_that_was_replaced_do_not_count() {
+    let (mut arena, planner) = planned();
+    let larger = 300;
+    for offset_bytes in [512, 1024] {
+        planner.prepare(TRAIN, offset_bytes);
+        for told in [0, 0, 0, 1] {
+            let before = if offset_bytes == 512 { 0 } else { 1 };
+            step(&mut arena, TRAIN, larger);
+            assert_eq!(planner.told(), told + before, "{offset_bytes}");
+        }
+    }
+}
