@@ -5,9 +5,7 @@ scripts/mutants/CRATE.toml lists the faults of a crate: `file`, the `old` text, 
 `new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults of a crate
 are built at once in a copy of the tree, under target/mutants, and switched on by an environment variable.
 
-One that no test notices yet says why in `survives`; when one notices it, that line must go.
-
-The exit code is 1 when another fault survives, when an old text is not found once, or when tests fail without any.
+The exit code is 1 when a fault survives, when an old text is not found once, or when tests fail without any.
 """
 
 import argparse
@@ -86,9 +84,10 @@ def build(crates):
     """The test programs of each crate."""
     packages = [word for crate in crates for word in ("--package", crate)]
     command = ["cargo", "test", *packages, "--lib", "--tests", "--no-run", "--message-format=json"]
-    environment = os.environ | {
-        "CARGO_TARGET_DIR": str(WORK / "target"), "RUSTFLAGS": "--cap-lints=warn", "CARGO_INCREMENTAL": "0",
-    }
+    # Unoptimised, the stand-ins are built in a third of the time, and no test without the feature runs them.
+    for standin in ("cuda-standin", "cublas-standin"):
+        command += ["--config", f"profile.dev.package.{standin}.opt-level=0"]
+    environment = os.environ | {"CARGO_TARGET_DIR": str(WORK / "target"), "CARGO_INCREMENTAL": "0"}
     done = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0:
@@ -173,14 +172,11 @@ def main():
             break
         tried += 1
         noticed = next((program for program in programs[crate] if not run(crate, program, number)[0]), None)
-        known = mutant.get("survives")
         by = f"noticed by {Path(noticed).name.rsplit('-', 1)[0]}" if noticed else "SURVIVES"
-        if known:
-            by += f" (known: {known})" if noticed is None else ", so its `survives` must go"
         print(f"{crate} {number}: {by}: {mutant['breaks']}", flush=True)
-        if (noticed is None) != bool(known):
+        if noticed is None:
             survivors.append((crate, number, mutant["breaks"]))
-    print(f"{tried} of {len(todo)} faults tried, {len(survivors)} not as the table says")
+    print(f"{tried} of {len(todo)} faults tried, {len(survivors)} survived, {time.monotonic() - begin:.0f} s")
     for crate, number, breaks in survivors:
         print(f"  {crate} {number}: {breaks}")
     sys.exit(bool(survivors))

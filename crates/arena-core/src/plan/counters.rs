@@ -122,11 +122,8 @@ impl Counters {
         self.deviations.set(deviations);
     }
 
-    /// Opens the root: a step begins. If the one before was never ended, what it gave out is forgotten.
+    /// Opens the root: a step begins.
     pub(super) fn open_root(&self) {
-        if !self.outer.borrow().is_empty() {
-            self.table.rearm();
-        }
         self.reopen();
         self.before.set(self.deviations.get());
     }

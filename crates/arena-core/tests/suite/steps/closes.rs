@@ -7,8 +7,8 @@ use arena_core::device::{Call, Device};
 use arena_core::{ErrorKind, Placement, Reset};
 
 use super::{
-    A256, CAPACITY, assert_call, close, held, late, leave_sevens, next_bytes, on_host, open,
-    open_inner, pass, table,
+    A256, CAPACITY, ask, assert_call, close, held, late, leave_sevens, next_bytes, on_host, open,
+    open_in, open_inner, pass, plain, table,
 };
 use crate::hooked::{before_each_call, fail_in, no_hook, panic_in, refusal};
 
@@ -25,21 +25,27 @@ fn a_close_clears_what_its_scope_used() {
 }
 
 #[test]
-fn an_inner_close_clears_the_slots_of_its_plan() {
-    let mut steps = on_host(Reset::Keep);
-    let plan = steps.add_plan(table(&[0, 0])).unwrap();
+fn an_inner_close_clears_the_slots_that_its_scope_was_given_and_no_other() {
+    let (mut steps, zero) = (plain(Reset::Keep), Some(Reset::Zero));
+    let plan = steps.add_plan(table(&[1, 0, 2, 0])).unwrap();
     // First counted, then repeating.
-    for _ in 0..3 {
+    for n in 0..4 {
         steps.select_plan(Some(plan));
         let root = open(&steps, None);
-        let inner = open_inner(&steps, Some(Reset::Zero));
+        let mut around = steps.transient::<u8>(256, A256, 1).unwrap();
+        around.as_mut_slice().fill(8);
+        let inner = open_inner(&steps, zero);
         let mut x = steps.transient::<u8>(256, A256, 2).unwrap();
         x.as_mut_slice().fill(7);
+        let innermost = open_in(&steps, 2, None);
+        assert_eq!(ask(&steps), 512);
+        close(&steps, innermost).unwrap();
         drop(x);
         close(&steps, inner).unwrap();
         let x = steps.transient::<u8>(256, A256, 1).unwrap();
-        assert_eq!((x.offset_bytes(), x.as_slice()), (0, &[0; 256][..]));
-        drop(x);
+        assert_eq!((x.offset_bytes(), x.as_slice()), (0, &[0; 256][..]), "step {n}");
+        assert_eq!((around.offset_bytes(), around.as_slice()), (256, &[8; 256][..]), "step {n}");
+        drop((around, x));
         close(&steps, root).unwrap();
     }
     assert_eq!(steps.plan_deviations(plan).unwrap().total(), 0);

@@ -26,8 +26,16 @@ pub(crate) const CAPACITY: u64 = 4096;
 pub(crate) const SEEDS: u64 = 50;
 
 pub(crate) fn on_host(reset: Reset) -> OnHost {
-    let capacity = ByteSize::bytes_exact(CAPACITY);
-    Steps::new(Hooked::new(Host::new()), capacity, Placement::Bump, reset).unwrap()
+    bumped(Hooked::new(Host::new()), reset)
+}
+
+/// Without ranges on a timeline, for whose end a close turns to the device.
+pub(crate) fn plain(reset: Reset) -> Steps<Host> {
+    bumped(Host::new(), reset)
+}
+
+fn bumped<D: Device>(device: D, reset: Reset) -> Steps<D> {
+    Steps::new(device, ByteSize::bytes_exact(CAPACITY), Placement::Bump, reset).unwrap()
 }
 
 pub(crate) fn late(seed: u64, placement: Placement, reset: Reset) -> (Late, CallCounts) {
@@ -55,9 +63,14 @@ pub(crate) fn open<D: Device>(steps: &Steps<D>, reset: Option<Reset>) -> FrameId
     open_watched(steps, reset, Watch::Nothing).unwrap()
 }
 
+/// In the root.
 pub(crate) fn open_inner<D: Device>(steps: &Steps<D>, reset: Option<Reset>) -> FrameId {
-    // SAFETY: nor one of a scope inside the root, after it has opened another there.
-    unsafe { steps.open_inner(1, "inner", reset) }.unwrap()
+    open_in(steps, 1, reset)
+}
+
+pub(crate) fn open_in<D: Device>(steps: &Steps<D>, depth: u32, reset: Option<Reset>) -> FrameId {
+    // SAFETY: nor one of a deeper scope than this, after it has opened another there.
+    unsafe { steps.open_inner(depth, "inner", reset) }.unwrap()
 }
 
 pub(crate) fn close<D: Device>(steps: &Steps<D>, frame: FrameId) -> Result<(), Error> {

@@ -1,17 +1,17 @@
 //! Steps that follow a plan through scopes, forgotten ones too.
 
-use arena_core::for_scopes::{PlanId, Watch};
-use arena_core::{Alignment, Deviations, ErrorKind, PlannedSlot, Reset, SlotTable};
+use arena_core::for_scopes::{PlanId, Steps, Watch};
+use arena_core::{Alignment, Deviations, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
 
-use super::{A256, OnHost, ask, close, on_host, open, open_inner, open_watched, table};
+use super::{A256, ask, close, open, open_inner, open_watched, plain, table};
 
-fn planned(places: &[u64]) -> (OnHost, PlanId) {
-    let mut steps = on_host(Reset::Keep);
+fn planned(places: &[u64]) -> (Steps<Host>, PlanId) {
+    let mut steps = plain(Reset::Keep);
     let plan = steps.add_plan(table(places)).unwrap();
     (steps, plan)
 }
 
-fn deviations(steps: &OnHost, plan: PlanId) -> Deviations {
+fn deviations(steps: &Steps<Host>, plan: PlanId) -> Deviations {
     steps.plan_deviations(plan).unwrap()
 }
 
@@ -44,7 +44,7 @@ fn what_a_plan_has_not_lies_above_its_bytes() {
 
 #[test]
 fn a_plan_starts_where_its_slots_are_aligned() {
-    let mut steps = on_host(Reset::Keep);
+    let mut steps = plain(Reset::Keep);
     steps.persistent::<u8>(100, A256, 0).unwrap();
     let plan = steps.add_plan(table(&[0])).unwrap();
     assert_eq!(steps.plan_span(plan).unwrap().start_bytes, 256);
@@ -70,7 +70,7 @@ fn a_replaced_plan_is_the_one_that_is_followed() {
 
 #[test]
 fn equal_addresses_under_different_plans_have_different_signatures() {
-    let mut steps = on_host(Reset::Keep);
+    let mut steps = plain(Reset::Keep);
     let plans = [&[0, 1][..], &[0, 2]].map(|places| steps.add_plan(table(places)).unwrap());
     let signatures = plans.map(|plan| {
         steps.select_plan(Some(plan));
@@ -98,7 +98,7 @@ fn what_an_inner_scope_forgot_to_free_is_free_when_it_closes() {
 }
 
 /// A step with an inner scope, whose guard may be forgotten. It may end before its last request.
-fn step_with_inner(steps: &mut OnHost, plan: PlanId, forgets: bool, whole: bool) {
+fn step_with_inner(steps: &mut Steps<Host>, plan: PlanId, forgets: bool, whole: bool) {
     steps.select_plan(Some(plan));
     let root = open(steps, None);
     ask(steps);
@@ -131,6 +131,7 @@ fn a_step_with_a_forgotten_scope_ends_with_its_root() {
         step_with_inner(&mut steps, plan, true, false);
         let told = deviations(&steps, plan);
         assert_eq!((told.missing, told.total(), told.steps), (1, 1, 1), "after {before}");
+        assert_eq!(told.unfreed, 0, "what the forgotten scope freed is free");
         for _ in 0..3 {
             step_with_inner(&mut steps, plan, false, true);
             assert_eq!(deviations(&steps, plan), told, "whole steps after it are as planned");
@@ -142,7 +143,7 @@ fn a_step_with_a_forgotten_scope_ends_with_its_root() {
 #[test]
 fn a_step_that_repeats_asks_for_the_alignment_that_was_asked_for() {
     let slot = PlannedSlot { offset_bytes: 256, bytes: 64, alignment: A256 };
-    let mut steps = on_host(Reset::Keep);
+    let mut steps = plain(Reset::Keep);
     let plan = steps.add_plan(SlotTable::new(&[slot]).unwrap()).unwrap();
     let mut step = |alignment: u64| {
         steps.select_plan(Some(plan));
@@ -165,7 +166,7 @@ fn a_step_that_repeats_asks_for_the_alignment_that_was_asked_for() {
 #[test]
 fn the_first_step_of_a_plan_repeats_none() {
     let slot = PlannedSlot { offset_bytes: 0, bytes: 64, alignment: Alignment::ONE };
-    let mut steps = on_host(Reset::Keep);
+    let mut steps = plain(Reset::Keep);
     let plan = steps.add_plan(SlotTable::new(&[slot, slot]).unwrap()).unwrap();
     steps.select_plan(Some(plan));
     let root = open(&steps, None);
@@ -200,4 +201,19 @@ fn a_step_in_which_an_error_was_told_goes_on_as_planned() {
         assert_eq!(step(fails), usual, "{fails}");
     }
     assert_eq!(deviations(&steps, plan), Deviations::default());
+}
+
+#[test]
+fn the_close_of_a_scope_clears_no_slot_that_it_was_refused() {
+    let (mut steps, plan) = planned(&[0, 0]);
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    let mut x = steps.transient::<u8>(256, A256, 1).unwrap();
+    x.as_mut_slice().fill(7);
+    let inner = open_inner(&steps, Some(Reset::Zero));
+    assert_eq!(ask(&steps), 256, "the slot is taken, so the bump serves");
+    close(&steps, inner).unwrap();
+    assert_eq!(x.as_slice(), [7; 256]);
+    drop(x);
+    close(&steps, root).unwrap();
 }
