@@ -390,7 +390,9 @@ mod tests {
         steps.pay().unwrap();
         assert_eq!(steps.stats().kept_bytes, 256, "no join came since");
         // SAFETY: there is no transient buffer.
-        unsafe { steps.close(steps.open_root("next", None, Watch::Nothing).unwrap()) }.unwrap();
+        let next = unsafe { steps.open_root("next", None, Watch::Nothing) }.unwrap();
+        // SAFETY: as above.
+        unsafe { steps.close(next) }.unwrap();
         assert_eq!(steps.stats().kept_bytes, 0);
     }
 
