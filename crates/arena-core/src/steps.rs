@@ -5,6 +5,7 @@
 //! knows a label for errors, and neither keys nor lifetimes.
 
 mod alone;
+mod choose;
 mod close;
 mod debts;
 mod drops;
