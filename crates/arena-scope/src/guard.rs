@@ -49,7 +49,8 @@ impl<'a, D: Device> Guard<'a, D> {
     ///
     /// # Errors
     ///
-    /// The device's refusal to clear. The cursor is back where the scope began all the same.
+    /// A failure of the device, or a damaged guard zone. The cursor is back where the scope began all the
+    /// same, and what was not done is tried again by the next request or opening.
     pub fn close(self) -> Result<(), Error> {
         ScopeGuard::into_inner(self.way_back).close()
     }
