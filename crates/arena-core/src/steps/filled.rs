@@ -171,7 +171,7 @@ impl<D: Device> Steps<D> {
                 log.pop();
             }
             if let (Some(value), None) = (self.value_at(depth), &self.separate) {
-                let label = self.frames.innermost().map_or("", |frame| frame.label);
+                let label = self.frames.at(depth).map_or("", |frame| frame.label);
                 self.debts.begin(label, depth);
                 self.debts.clear(span, value);
                 self.choose_mode();
