@@ -44,7 +44,7 @@ fn trace(step: &Step) {
     let mut bump_scope = bump_scope::Bump::presized(bytes);
     let mut freeing = FreeingBumpScope::presized(bytes);
     let [plain, watched, one, other] = fastest(
-        step.slots,
+        step.allocations,
         [
             &mut || ours.allocate(&sizes),
             &mut || observed.allocate(&sizes),
@@ -56,12 +56,12 @@ fn trace(step: &Step) {
         "{:<15} {:>5} | allocate {plain:>5.2} ns: {:>4.2}x of the faster of bumpalo {one:.2} and \
          bump-scope {other:.2}; observed +{:.2} ns",
         step.name,
-        step.slots,
+        step.allocations,
         plain / one.min(other),
         watched - plain,
     );
     let [ours, one, other, freeing] = fastest(
-        step.slots,
+        step.allocations,
         [
             &mut || ours.step(step),
             &mut || bumpalo.step(step),
