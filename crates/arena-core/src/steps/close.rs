@@ -404,7 +404,7 @@ mod tests {
         let (one, other) = (steps(), steps());
         // SAFETY: there is no transient buffer, here and below.
         let open =
-            |steps: &Steps| unsafe { steps.open_root("root", None, Watch::Nothing) }.unwrap();
+            |steps: &Steps| unsafe { steps.open_root("root", None) }.unwrap();
         let (first, foreign) = (open(&one), open(&other));
         let _buffer = one.transient::<u8>(100, Alignment::DEFAULT, 1).unwrap();
         // SAFETY: as above: nothing is closed.
