@@ -36,7 +36,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGNMENT).expect("sizes of a trace are small")
 }
 
-/// This project's arena.
+/// This project's arena, unobserved.
 #[derive(Debug)]
 pub struct Watermark(Arena<Host>);
 

@@ -45,6 +45,11 @@ impl Error {
         }
     }
 
+    /// Whether the call was refused because a graph is being captured: the driver was not called.
+    pub(crate) fn is_refused_in_capture(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Device(error) if error.kind == DeviceErrorKind::InCapture)
+    }
+
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
     /// would have served it.
     #[must_use]

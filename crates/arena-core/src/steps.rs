@@ -5,6 +5,7 @@
 //! knows a label for errors, and neither keys nor lifetimes.
 
 mod alone;
+mod choose;
 mod close;
 mod debts;
 mod drops;
@@ -33,7 +34,7 @@ use crate::layout::{Span, bytes_of};
 use crate::pin::RegionPin;
 use crate::placement::Placement;
 use crate::plan::Plans;
-use crate::region::Region;
+use crate::region::{Region, unless_it_panics};
 use crate::reset::Reset;
 use crate::signature::{Running, StepSignature};
 use crate::stats::Stats;
@@ -358,6 +359,20 @@ impl Steps<Probe> {
     pub fn smallest_capacity_bytes(&self) -> u64 {
         self.note_cursor();
         self.demand.as_ref().map_or(0, |demand| demand.borrow().smallest_capacity_bytes())
+    }
+}
+
+impl<D: Device> Drop for Steps<D> {
+    /// Ends the ranges of scopes that were forgotten for good, the innermost first. What the region owes
+    /// its streams is its own to wait for.
+    fn drop(&mut self) {
+        let mut ranges = std::mem::take(self.debts.ranges.get_mut());
+        while let Some(frame) = self.frames.pop(0) {
+            ranges.splice(..0, frame.range);
+        }
+        while let Some(id) = ranges.pop() {
+            unless_it_panics(|| self.region.device().end_range(id));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::fmt;
 use arena_core::for_scopes::{FrameId, PlanId, Steps, Watch};
 use arena_core::{Device, Error, SlotTable};
 
-use crate::graph::CapturedKinds;
+use crate::captured::CapturedKinds;
 use crate::observer::Observer;
 use crate::options::ScopeOptions;
 use crate::plan_keys::PlanKeys;

@@ -15,6 +15,7 @@ use bumpalo::Bump;
 /// The bumps by depth.
 pub(crate) struct StepBumps {
     presized_bytes: usize,
+    #[expect(clippy::vec_box, reason = "references to a bump outlive the list's growth")]
     by_depth: RefCell<Vec<Box<StepBump>>>,
 }
 

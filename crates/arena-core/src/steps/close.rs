@@ -395,7 +395,9 @@ mod tests {
         steps.pay().unwrap();
         assert_eq!(steps.stats().kept_bytes, 256, "no join came since");
         // SAFETY: there is no transient buffer.
-        unsafe { steps.close(steps.open_root("next", None).unwrap()) }.unwrap();
+        let next = unsafe { steps.open_root("next", None) }.unwrap();
+        // SAFETY: as above.
+        unsafe { steps.close(next) }.unwrap();
         assert_eq!(steps.stats().kept_bytes, 0);
     }
 
@@ -403,8 +405,7 @@ mod tests {
     fn a_frame_of_another_arena_or_one_that_has_ended_is_refused() {
         let (one, other) = (steps(), steps());
         // SAFETY: there is no transient buffer, here and below.
-        let open =
-            |steps: &Steps| unsafe { steps.open_root("root", None) }.unwrap();
+        let open = |steps: &Steps| unsafe { steps.open_root("root", None) }.unwrap();
         let (first, foreign) = (open(&one), open(&other));
         let _buffer = one.transient::<u8>(100, Alignment::DEFAULT, 1).unwrap();
         // SAFETY: as above: nothing is closed.
