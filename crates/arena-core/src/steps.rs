@@ -69,9 +69,8 @@ pub struct Steps<D: Device = Host> {
     demand: Option<RefCell<Demand>>,
     separate: Option<Box<Separate<D>>>,
     last: Cell<StepFigures>,
-    /// Root frames ended so far, and frames of any depth.
+    /// Root frames ended so far.
     resets: Cell<u64>,
-    generation: Cell<u64>,
 }
 
 /// What is known of a root scope that has closed.
@@ -122,7 +121,6 @@ impl<D: Device> Steps<D> {
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
             last: Cell::default(),
             resets: Cell::new(0),
-            generation: Cell::new(0),
         };
         steps.choose_mode();
         Ok(steps)
@@ -177,7 +175,7 @@ impl<D: Device> Steps<D> {
     /// Frames of any depth ended so far.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.generation.get()
+        self.frames.ended()
     }
 
     /// Open frames.
@@ -187,10 +185,10 @@ impl<D: Device> Steps<D> {
         self.frames.depth()
     }
 
-    /// A number that the open frame of this depth alone has; 0 if there is none.
+    /// The open frame of this depth.
     #[must_use]
-    pub fn frame_serial(&self, depth: u32) -> u64 {
-        self.frames.serial(depth)
+    pub fn frame(&self, depth: u32) -> Option<FrameId> {
+        self.frames.id(depth)
     }
 
     /// Sets the mark: what is persistent so far lies below it for good. Under [`Reset::Poison`] fresh

@@ -174,7 +174,7 @@ impl<D: Device> Steps<D> {
             if let (Some(value), None, false) =
                 (self.value_at(depth), &self.separate, error.is_refused_in_capture())
             {
-                let label = self.frames.innermost().map_or("", |frame| frame.label);
+                let label = self.frames.at(depth).map_or("", |frame| frame.label);
                 self.debts.begin(label, depth);
                 self.debts.clear(span, value);
                 self.choose_mode();

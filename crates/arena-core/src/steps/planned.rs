@@ -109,7 +109,7 @@ mod tests {
     use crate::plan::PlannedSlot;
     use crate::reset::Reset;
     use crate::signature::StepSignature;
-    use crate::steps::{FrameId, Mode, Watch};
+    use crate::steps::{FrameId, Mode};
 
     const A256: Alignment = Alignment::DEFAULT;
 
@@ -119,7 +119,7 @@ mod tests {
 
     fn open(steps: &Steps<Host>) -> Result<FrameId, Error> {
         // SAFETY: every test drops its buffers before it opens a root scope.
-        unsafe { steps.open_root("step", None, Watch::Nothing) }
+        unsafe { steps.open_root("step", None) }
     }
 
     fn close(steps: &Steps<Host>, frame: FrameId) -> Result<(), Error> {
