@@ -5,11 +5,12 @@
 //! 2. The debts are paid: wait for the declared streams, clear, release, give kept bytes back. The device
 //!    may fail in each, or panic. What it did not do stays owed.
 //!
-//! Proof that no byte is used too early: until everything is paid the mode is
-//! [`Hunting`](super::Mode::Hunting), and there every request, like every opening, pays first and is
-//! refused if that fails. So between 1 and the end of 2 no byte above the cursor is given out. A declared
-//! stream is forgotten only by a join that has waited for it. If a stream can be waited for neither on the
-//! device nor on the host, the arena refuses everything from then on.
+//! Proof that no byte is used too early: a close pays before it returns, and a device does not call back
+//! into the arena. If the close ends without having paid everything, by an error or by a panic, the mode is
+//! [`Hunting`](super::Mode::Hunting) from then on: there every request, like every opening, pays first and
+//! is refused if that fails. So between 1 and the end of 2 no byte above the cursor is given out. A
+//! declared stream is forgotten only by a join that has waited for it. If a stream can be waited for
+//! neither on the device nor on the host, the arena refuses everything.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,6 +20,7 @@ use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::event_log::Event;
 use crate::layout::Span;
+use crate::region::unless_it_panics;
 
 impl<D: Device> Steps<D> {
     /// Closes a scope, and what a forgotten guard left open inside it: lets the arena's stream wait for
@@ -175,7 +177,6 @@ impl<D: Device> Steps<D> {
             self.debts.release.set(Some(before.min(frame.start_bytes)));
         }
         self.debts.ranges.borrow_mut().extend(frame.range);
-        self.choose_mode();
     }
 
     /// Owes the clearing of the slots that a plan gave out in the innermost scope. They held no byte of a
@@ -263,6 +264,8 @@ impl<D: Device> Steps<D> {
     #[cold]
     #[inline(never)]
     fn pay(&self) -> Result<(), Error> {
+        // Whether it returns or unwinds: what is still owed makes the mode another one.
+        let _chosen = scopeguard::guard((), |()| self.choose_mode());
         let mut outcome = Ok(());
         if let Some(depth) = self.debts.join.get() {
             // What is dropped after the join may have been used after it too, and waits for the next one.
@@ -278,13 +281,12 @@ impl<D: Device> Steps<D> {
             self.debts.release.set(None);
         }
         let given_back = if cleared.is_ok() { self.give_back_returned() } else { Ok(()) };
-        while let Some(id) = self.debts.ranges.borrow_mut().pop() {
+        while let Some(id) = self.debts.next_range() {
             self.region.device().end_range(id);
         }
         if cleared.is_ok() && given_back.is_ok() {
             self.debts.end();
         }
-        self.choose_mode();
         outcome.and(cleared).and(given_back)
     }
 
@@ -364,7 +366,7 @@ fn panicked<D: Device>(device: &D, panic: &(dyn std::any::Any + Send)) -> Error 
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     DeviceError {
-        device: device.name(),
+        device: unless_it_panics(|| device.name()).unwrap_or_default(),
         call: "close",
         reason: format!("the device panicked: {}", text.unwrap_or("without a text")),
         kind: DeviceErrorKind::Refused,

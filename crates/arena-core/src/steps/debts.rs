@@ -3,7 +3,7 @@
 //! A close first does what cannot fail, and writes down here what the device has to do. Each entry is
 //! struck out only when the device has done it. Whatever fails or unwinds in between, the entry stays,
 //! and as long as there is one, no request is served and no scope opens: the next fallible call pays
-//! first. So nobody has a byte of what is still to be waited for or cleared.
+//! first. So no buffer has a byte of what is still to be waited for or cleared.
 
 #![forbid(unsafe_code)]
 
@@ -53,6 +53,11 @@ impl Debts {
     pub(super) fn begin(&self, label: &'static str, depth: u32) {
         self.of.set((label, depth));
         self.any.set(true);
+    }
+
+    /// The next range to end. It is not tried again: a profiler that fails must not stop the arena.
+    pub(super) fn next_range(&self) -> Option<u64> {
+        self.ranges.borrow_mut().pop()
     }
 
     /// Everything was paid, but for spans that a pin holds back.
