@@ -5,9 +5,10 @@
 //! 2. The debts are paid: wait for the declared streams, clear, release, give kept bytes back. The device
 //!    may fail in each, or panic. What it did not do stays owed.
 //!
-//! Proof that no byte is used too early: until everything is paid the mode is
-//! [`Hunting`](super::Mode::Hunting), and there every request, like every opening, pays first and is
-//! refused if that fails. So between 1 and the end of 2 no byte above the cursor is given out. A declared
+//! Proof that no byte is used too early: between 1 and 2 nobody but the device runs, and it does not come
+//! back into the arena (duty 4 of [`Device`]). However 2 ends, if anything is still owed the mode is
+//! [`Hunting`](super::Mode::Hunting) then, and there every request, like every opening, pays first and is
+//! refused if that fails. So before all is paid no byte above the cursor is given out. A declared
 //! stream is forgotten only by a join that has waited for it. If a stream can be waited for neither on the
 //! device nor on the host, the arena refuses everything from then on.
 
@@ -175,7 +176,6 @@ impl<D: Device> Steps<D> {
             self.debts.release.set(Some(before.min(frame.start_bytes)));
         }
         self.debts.ranges.borrow_mut().extend(frame.range);
-        self.choose_mode();
     }
 
     /// Owes the clearing of the slots that a plan gave out in the innermost scope. They held no byte of a
@@ -263,6 +263,8 @@ impl<D: Device> Steps<D> {
     #[cold]
     #[inline(never)]
     fn pay(&self) -> Result<(), Error> {
+        // However it ends, by a panic too: a step whose closes were paid goes on as it was.
+        let _mode = scopeguard::guard((), |()| self.choose_mode());
         let mut outcome = Ok(());
         if let Some(depth) = self.debts.join.get() {
             // What is dropped after the join may have been used after it too, and waits for the next one.
@@ -284,7 +286,6 @@ impl<D: Device> Steps<D> {
         if cleared.is_ok() && given_back.is_ok() {
             self.debts.end();
         }
-        self.choose_mode();
         outcome.and(cleared).and(given_back)
     }
 
