@@ -5,12 +5,11 @@
 //! 2. The debts are paid: wait for the declared streams, clear, release, give kept bytes back. The device
 //!    may fail in each, or panic. What it did not do stays owed.
 //!
-//! Proof that no byte is used too early: a close pays before it returns, and a device does not call back
-//! into the arena. If the close ends without having paid everything, by an error or by a panic, the mode is
-//! [`Hunting`](super::Mode::Hunting) from then on: there every request, like every opening, pays first and
-//! is refused if that fails. So between 1 and the end of 2 no byte above the cursor is given out. A
-//! declared stream is forgotten only by a join that has waited for it. If a stream can be waited for
-//! neither on the device nor on the host, the arena refuses everything.
+//! Proof that no byte is used too early: while a close pays, the mode is [`Hunting`](super::Mode::Hunting),
+//! and so it stays if something is still owed when the close returns or unwinds. There every request, like
+//! every opening, pays first and is refused if that fails. So before all is paid no byte above the cursor
+//! is given out. A declared stream is forgotten only by a join that has waited for it. If a stream can be
+//! waited for neither on the device nor on the host, the arena refuses everything from then on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -264,8 +263,12 @@ impl<D: Device> Steps<D> {
     #[cold]
     #[inline(never)]
     fn pay(&self) -> Result<(), Error> {
-        // Whether it returns or unwinds: what is still owed makes the mode another one.
-        let _chosen = scopeguard::guard((), |()| self.choose_mode());
+        // However it ends, by a panic too: a step whose closes were paid goes on as it was.
+        let before = self.mode.replace(Mode::Hunting);
+        let _mode = scopeguard::guard((), |()| {
+            self.mode.set(before);
+            self.choose_mode();
+        });
         let mut outcome = Ok(());
         if let Some(depth) = self.debts.join.get() {
             // What is dropped after the join may have been used after it too, and waits for the next one.

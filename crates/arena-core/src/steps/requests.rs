@@ -110,7 +110,8 @@ impl<D: Device> Steps<D> {
     /// An address for a request, and its slot where a plan gave it.
     fn place(&self, bytes: u64, alignment: Alignment, asked: Asked) -> Result<(u64, u32), Error> {
         if self.mode.get() == Mode::Hunting {
-            self.ready()?; // What waited may have been told with this, and the mode be another.
+            self.ready()?;
+            self.choose_mode(); // What waited was told or paid, here or by a read.
         }
         let (address, offset_bytes, slot) = if let Some(separate) = &self.separate {
             let (address, offset_bytes) = self.place_alone(separate, bytes, alignment)?;
