@@ -34,10 +34,10 @@ bench:
 instructions *ARGUMENTS:
     scripts/instructions.sh {{ARGUMENTS}}
 
-# The tests of the core and the scopes under AddressSanitizer (a stable compiler, hence the bootstrap flag;
-# some tests leak a guard on purpose, so leaks are not looked for)
+# The tests of our crates under AddressSanitizer (a stable compiler, hence the bootstrap flag; some tests leak
+# a guard on purpose, so leaks are not looked for)
 san:
-    ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
+    ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope -p arena-plan -p arena-train --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
 
 # The planner on public instances, which are not part of this repository: FOLDER/challenging and FOLDER/idealloc
 instances FOLDER:
@@ -59,9 +59,9 @@ gpu:
 mutants *ARGUMENTS:
     scripts/mutants.py {{ARGUMENTS}}
 
-# What takes too long for CI: every fault, the tests under AddressSanitizer, every version of the bindings on the stand-in
-full: mutants san
-    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test 'cuda*' --test device_conformance; done
+# What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every version of the bindings on the stand-in
+full INSTANCES: mutants san (instances INSTANCES)
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda; done
 
 # All that CI does
 ci:

@@ -21,7 +21,7 @@ fn allocate<A: Allocator>(criterion: &mut Criterion, step: &Step) {
 fn step_with_drops<A: Allocator>(criterion: &mut Criterion, step: &Step) {
     let mut allocator = A::presized(step.sum_bytes());
     let mut group = criterion.benchmark_group("step_with_drops");
-    group.throughput(Throughput::Elements(step.slots as u64));
+    group.throughput(Throughput::Elements(step.allocations as u64));
     group.bench_function(BenchmarkId::new(A::NAME, &step.name), |bencher| {
         bencher.iter(|| allocator.step(black_box(step)));
     });

@@ -1,109 +1,167 @@
-//! The ratios of `docs/measurements.md`: this arena's time over a peer's, pair by pair, so that a
-//! drift of the machine's speed falls out. Prints the median and the spread for each trace.
+//! The ratios of `docs/measurements.md`: this arena against its peers, one run after the other in each
+//! round, so that a drift of the machine's speed falls on all. A figure is the fastest of all rounds.
+//!
+//! Run it on one core: `taskset -c 0 cargo bench -p arena-benches --bench ratios`.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use arena_benches::planned::{LongStep, Loop};
+use arena_benches::planned::{BareBump, LongStep, Loop};
 use arena_benches::trace::{self, Step};
-use arena_benches::workload::{Allocator, Watermark};
-use arena_scope::{Arena, Error, Host};
+use arena_benches::workload::{Allocator, FreeingBumpScope, Watermark};
+use arena_scope::{Arena, ByteSize, Error, Host};
 
-const PAIRS: usize = 41;
-/// Each half of a pair runs for about this many allocations.
-const ALLOCATIONS: usize = 400_000;
+/// Rounds, each with every contestant.
+const ROUNDS: usize = 15;
 
-fn seconds(rounds: usize, mut run: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    for _ in 0..rounds {
-        run();
+/// Each contestant runs for about this many allocations a round.
+const ALLOCATIONS: usize = 200_000;
+
+type Contestant<'a> = &'a mut dyn FnMut();
+
+/// The least nanoseconds for one of the `count` operations of each contestant's run.
+fn fastest<const N: usize>(count: usize, mut contestants: [Contestant<'_>; N]) -> [f64; N] {
+    let repeats = ALLOCATIONS.div_ceil(count);
+    let mut least = [f64::INFINITY; N];
+    for round in 0..=ROUNDS {
+        for (contestant, least) in contestants.iter_mut().zip(&mut least) {
+            let start = Instant::now();
+            for _ in 0..repeats {
+                contestant();
+            }
+            let nanoseconds = start.elapsed().as_secs_f64() * 1e9 / (repeats * count) as f64;
+            // The first round warms up.
+            *least = if round == 0 { *least } else { least.min(nanoseconds) };
+        }
     }
-    start.elapsed().as_secs_f64()
+    least
 }
 
-/// Nanoseconds per allocation of this arena, and its ratio to the peer: (median, min, max).
-fn pairs(step: &Step, mut ours: impl FnMut(), mut peer: impl FnMut()) -> (f64, [f64; 3]) {
-    let rounds = ALLOCATIONS.div_ceil(step.slots);
-    seconds(rounds, &mut ours);
-    seconds(rounds, &mut peer);
-    let (mut times, mut ratios) = (Vec::new(), Vec::new());
-    for _ in 0..PAIRS {
-        let (our_seconds, peer_seconds) = (seconds(rounds, &mut ours), seconds(rounds, &mut peer));
-        times.push(our_seconds * 1e9 / (rounds * step.slots) as f64);
-        ratios.push(our_seconds / peer_seconds);
-    }
-    times.sort_by(f64::total_cmp);
-    ratios.sort_by(f64::total_cmp);
-    (times[PAIRS / 2], [ratios[PAIRS / 2], ratios[0], ratios[PAIRS - 1]])
-}
-
-fn against<P: Allocator>(step: &Step) {
-    let sizes = step.sizes();
-    let (mut ours, mut peer) =
-        (Watermark::presized(step.sum_bytes()), P::presized(step.sum_bytes()));
-    let report = |what: &str, (nanoseconds, [median, min, max]): (f64, [f64; 3])| {
-        println!(
-            "{:<15} {:<15} {:>6} allocations  {nanoseconds:>6.2} ns  {median:>5.2}x of {:<10} ({min:.2} to {max:.2})",
-            step.name,
-            what,
-            step.slots,
-            P::NAME
-        );
-    };
-    report("allocate", pairs(step, || ours.allocate(&sizes), || peer.allocate(&sizes)));
-    report("step_with_drops", pairs(step, || ours.step(step), || peer.step(step)));
-}
-
-/// Nanoseconds for an allocation and its drop in a long step, under its plan and under the bump.
-fn replayed(name: &str, step: &LongStep) {
-    let mut planned = Loop::planned(step).expect("the host has room");
-    let mut bumped = Loop::bumped(step).expect("the host has room");
-    let rounds = (ALLOCATIONS / 4).div_ceil(step.buffers());
-    let nanoseconds = |steps: &mut Loop| {
-        let step_seconds = seconds(rounds, || steps.step().expect("the arena was sized for it"));
-        step_seconds * 1e9 / (rounds * step.buffers()) as f64
-    };
-    let mut times: Vec<[f64; 2]> =
-        (0..PAIRS).map(|_| [nanoseconds(&mut planned), nanoseconds(&mut bumped)]).collect();
-    assert_eq!(planned.deviations(), Some(0));
-    for (which, placement) in ["planned", "bump"].into_iter().enumerate() {
-        times.sort_by(|one, other| one[which].total_cmp(&other[which]));
-        let [median, min, max] = [PAIRS / 2, 0, PAIRS - 1].map(|at| times[at][which]);
-        println!(
-            "{name:<15} {placement:<15} {:>6} pairs  {median:>5.2} ns a pair ({min:.2} to {max:.2})",
-            step.buffers()
-        );
-    }
-}
-
-/// Nanoseconds for a root scope that asks for nothing.
-fn empty_scope() {
-    const ROUNDS: usize = 100_000;
-    let mut arena = Arena::builder(Host::new()).build().expect("an empty region");
-    let mut open_and_close = || {
-        let done = arena.scope(|scope| Ok::<_, Error>(black_box(scope.depth())));
-        done.expect("nothing is asked for");
-    };
-    let mut times: Vec<f64> =
-        (0..PAIRS).map(|_| seconds(ROUNDS, &mut open_and_close) * 1e9 / ROUNDS as f64).collect();
-    times.sort_by(f64::total_cmp);
-    let [median, min, max] = [PAIRS / 2, 0, PAIRS - 1].map(|at| times[at]);
+fn trace(step: &Step) {
+    let (sizes, bytes) = (step.sizes(), step.sum_bytes());
+    let (mut ours, mut observed) = (Watermark::presized(bytes), Watermark::observed(bytes));
+    let mut bumpalo = bumpalo::Bump::presized(bytes);
+    let mut bump_scope = bump_scope::Bump::presized(bytes);
+    let mut freeing = FreeingBumpScope::presized(bytes);
+    let [plain, watched, one, other] = fastest(
+        step.allocations,
+        [
+            &mut || ours.allocate(&sizes),
+            &mut || observed.allocate(&sizes),
+            &mut || bumpalo.allocate(&sizes),
+            &mut || bump_scope.allocate(&sizes),
+        ],
+    );
     println!(
-        "an empty root scope                           {median:>6.2} ns ({min:.2} to {max:.2})"
+        "{:<15} {:>5} | allocate {plain:>5.2} ns: {:>4.2}x of the faster of bumpalo {one:.2} and \
+         bump-scope {other:.2}; observed +{:.2} ns",
+        step.name,
+        step.allocations,
+        plain / one.min(other),
+        watched - plain,
+    );
+    let [ours, one, other, freeing] = fastest(
+        step.allocations,
+        [
+            &mut || ours.step(step),
+            &mut || bumpalo.step(step),
+            &mut || bump_scope.step(step),
+            &mut || freeing.step(step),
+        ],
+    );
+    println!(
+        "{:<15} {:>5} | with drops {ours:>5.2} ns: {:>4.2}x of the faster that frees nothing, {:>4.2}x of \
+         bump-scope freeing {freeing:.2}",
+        "",
+        "",
+        ours / one.min(other),
+        ours / freeing,
     );
 }
 
-/// With the argument `planned` only the planned steps.
-fn main() {
-    if !std::env::args().any(|argument| argument == "planned") {
-        for step in trace::all().expect("the traces are in the repository") {
-            against::<bumpalo::Bump>(&step);
-            against::<bump_scope::Bump>(&step);
-        }
-        empty_scope();
+/// Nanoseconds for an allocation and its drop in a long step.
+fn pairs(name: &str, step: &LongStep) -> Result<(), Error> {
+    let planned = || Loop::planned(step).expect("the host has room");
+    let bumped = || Loop::bumped(step).expect("the host has room");
+    let mut loops = [
+        planned(),
+        planned().observed(),
+        planned().recorded(),
+        bumped(),
+        bumped().observed(),
+        bumped().recorded(),
+    ];
+    for steps in &mut loops {
+        (0..3).try_for_each(|_| steps.step())?;
     }
-    replayed("recorded", &LongStep::recorded().expect("the step is in the repository"));
+    let run = |steps: &mut Loop| steps.step().expect("the arena was sized for it");
+    let [a, b, c, d, e, f] = &mut loops;
+    let mut bare = step.is_ring().then(|| BareBump::of(step));
+    let [planned, planned_observed, planned_recorded, bump, bump_observed, bump_recorded, raw] =
+        fastest(
+            step.buffers(),
+            [
+                &mut || run(a),
+                &mut || run(b),
+                &mut || run(c),
+                &mut || run(d),
+                &mut || run(e),
+                &mut || run(f),
+                &mut || bare.iter_mut().for_each(BareBump::step),
+            ],
+        );
+    assert_eq!(loops[0].deviations(), Some(0));
+    println!(
+        "{name:<10} {:>6} pairs | bump {bump:.2} ns, observed +{:.2}, recorded +{:.2} | planned \
+         {planned:.2}, observed +{:.2}, recorded +{:.2}",
+        step.buffers(),
+        bump_observed - bump,
+        bump_recorded - bump,
+        planned_observed - planned,
+        planned_recorded - planned,
+    );
+    if step.is_ring() {
+        println!("{:>17} | a bare bump's pair {raw:.2} ns: planned {:.2}x", "", planned / raw);
+    }
+    Ok(())
+}
+
+/// Nanoseconds for a scope that asks for nothing.
+fn empty_scopes() {
+    const SCOPES: usize = 1000;
+    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(1)).build().expect("room");
+    let mut inside = Arena::builder(Host::new()).capacity(ByteSize::kib(1)).build().expect("room");
+    let [root, inner] = fastest(
+        SCOPES,
+        [
+            &mut || {
+                for _ in 0..SCOPES {
+                    let done = arena.scope(|scope| Ok::<_, Error>(black_box(scope.depth())));
+                    done.expect("nothing is asked for");
+                }
+            },
+            &mut || {
+                let done = inside.scope(|scope| {
+                    for _ in 0..SCOPES {
+                        scope.scope(|inner| Ok::<_, Error>(black_box(inner.depth())))?;
+                    }
+                    Ok::<_, Error>(())
+                });
+                done.expect("nothing is asked for");
+            },
+        ],
+    );
+    println!("an empty root scope {root:.2} ns, an empty inner scope {inner:.2} ns");
+}
+
+fn main() -> Result<(), Error> {
+    for step in trace::all().expect("the traces are in the repository") {
+        trace(&step);
+    }
+    empty_scopes();
+    pairs("recorded", &LongStep::recorded().expect("the step is in the repository"))?;
     for buffers in [100, 10_000, 100_000] {
-        replayed("ring", &LongStep::ring(buffers).expect("a plan of that many slots"));
+        pairs("ring", &LongStep::ring(buffers).expect("a plan of that many slots"))?;
     }
+    Ok(())
 }

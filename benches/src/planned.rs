@@ -77,6 +77,12 @@ impl LongStep {
         Ok(Self { work: Work::Ring { sizes }, table, sum_bytes })
     }
 
+    /// Whether it is a [`ring`](Self::ring).
+    #[must_use]
+    pub fn is_ring(&self) -> bool {
+        matches!(self.work, Work::Ring { .. })
+    }
+
     /// Requests of the step.
     #[must_use]
     pub fn buffers(&self) -> usize {
@@ -145,6 +151,20 @@ impl Loop {
         Ok(Self { arena, work: step.work.clone() })
     }
 
+    /// Lets the arena observe its steps from now on.
+    #[must_use]
+    pub fn observed(mut self) -> Self {
+        self.arena.observe(None);
+        self
+    }
+
+    /// Lets the arena record its steps from now on.
+    #[must_use]
+    pub fn recorded(mut self) -> Self {
+        self.arena.record(None);
+        self
+    }
+
     /// Runs the step: one allocation and one drop for each buffer.
     ///
     /// # Errors
@@ -180,6 +200,46 @@ impl Loop {
     #[must_use]
     pub fn deviations(&self) -> Option<u64> {
         self.arena.plan_deviations(STEP).map(|deviations| deviations.total())
+    }
+}
+
+/// The least that a bump does for a ring: it rounds the cursor up, compares the end with a limit, and goes
+/// back to the start when the step ends. A drop is nothing to it.
+#[derive(Debug)]
+pub struct BareBump {
+    sizes: Vec<usize>,
+    cursor: u64,
+    limit: u64,
+}
+
+impl BareBump {
+    /// For the requests of a ring.
+    ///
+    /// # Panics
+    ///
+    /// For a recorded step.
+    #[must_use]
+    pub fn of(step: &LongStep) -> Self {
+        let Work::Ring { sizes } = &step.work else { panic!("a ring") };
+        Self { sizes: sizes.clone(), cursor: 0, limit: step.sum_bytes }
+    }
+
+    /// Runs the step.
+    ///
+    /// # Panics
+    ///
+    /// When it does not fit, which it does.
+    pub fn step(&mut self) {
+        let mut live = [None; LIVE];
+        for (at, &bytes) in self.sizes.iter().enumerate() {
+            let start = (black_box(self.cursor) + 255) & !255;
+            let end = start + black_box(bytes) as u64;
+            assert!(end <= self.limit, "it is sized for the step");
+            self.cursor = end;
+            live[at % LIVE] = Some(black_box(start));
+        }
+        black_box(live);
+        self.cursor = 0;
     }
 }
 

@@ -32,7 +32,9 @@ pub struct Step {
     pub name: String,
     /// Its events in order.
     pub ops: Vec<Op>,
-    /// Handles that it needs.
+    /// Its allocations.
+    pub allocations: usize,
+    /// Handles that it holds at once: a place is used again when its handle was dropped.
     pub slots: usize,
 }
 
@@ -73,21 +75,31 @@ pub fn last_step(path: &Path) -> Result<Step> {
     let rows: Vec<Row> = reader.deserialize().collect::<Result<_, _>>().with_context(context)?;
     let last = rows.iter().map(|row| row.step).max().unwrap_or(0);
     let (mut ops, mut slot_of) = (Vec::new(), HashMap::new());
+    let (mut free, mut slots, mut allocations) = (Vec::new(), 0, 0);
     for row in rows.iter().filter(|row| row.step == last) {
         match row.op.as_str() {
             "alloc" => {
-                let slot = slot_of.len();
+                let slot = free.pop().unwrap_or_else(|| {
+                    slots += 1;
+                    slots - 1
+                });
                 slot_of.insert(row.id, slot);
+                allocations += 1;
                 let bytes = usize::try_from((row.size_bytes / SCALE).max(1))?;
                 ops.push(Op::Alloc { slot, bytes });
             }
             // A buffer of an earlier step is not this step's business.
-            "free" => ops.extend(slot_of.get(&row.id).map(|&slot| Op::Drop { slot })),
+            "free" => {
+                if let Some(slot) = slot_of.remove(&row.id) {
+                    free.push(slot);
+                    ops.push(Op::Drop { slot });
+                }
+            }
             _ => {}
         }
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(Step { name, ops, slots: slot_of.len() })
+    Ok(Step { name, ops, allocations, slots })
 }
 
 /// The last step of each trace in `benches/traces`, by name.

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 
 use arena_scope::{Arena, ByteSize, Error, Host};
 use bump_scope::Bump as BumpScope;
+use bump_scope::alloc::Allocator as _;
 use bump_scope::traits::BumpAllocatorTyped;
 use bumpalo::Bump as Bumpalo;
 
@@ -35,9 +36,19 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGNMENT).expect("sizes of a trace are small")
 }
 
-/// This project's arena, with the step signature on, as always.
+/// This project's arena, unobserved.
 #[derive(Debug)]
 pub struct Watermark(Arena<Host>);
+
+impl Watermark {
+    /// The same, and each step is observed.
+    #[must_use]
+    pub fn observed(bytes: usize) -> Self {
+        let mut observed = Self::presized(bytes);
+        observed.0.observe(None);
+        observed
+    }
+}
 
 impl Allocator for Watermark {
     const NAME: &'static str = "watermark";
@@ -79,7 +90,7 @@ impl Allocator for Watermark {
     }
 }
 
-/// The handles of a peer: plain pointers.
+/// Asks and drops as the step did, where a drop frees nothing. The handles are plain pointers.
 fn step_with(step: &Step, alloc: impl Fn(Layout) -> NonNull<u8>) {
     let mut slots: Vec<Option<NonNull<u8>>> = vec![None; step.slots];
     for op in &step.ops {
@@ -129,5 +140,42 @@ impl Allocator for BumpScope {
     fn step(&mut self, step: &Step) {
         step_with(step, |layout| self.try_allocate_layout(layout).expect("sized for it"));
         self.reset();
+    }
+}
+
+/// [`BumpScope`] that takes the last block back when it is freed, as its `deallocate` does.
+#[derive(Debug)]
+pub struct FreeingBumpScope(BumpScope);
+
+impl Allocator for FreeingBumpScope {
+    const NAME: &'static str = "bump-scope, freeing";
+
+    fn presized(bytes: usize) -> Self {
+        Self(BumpScope::presized(bytes))
+    }
+
+    fn allocate(&mut self, sizes: &[usize]) {
+        Allocator::allocate(&mut self.0, sizes);
+    }
+
+    fn step(&mut self, step: &Step) {
+        let mut slots: Vec<Option<(NonNull<u8>, Layout)>> = vec![None; step.slots];
+        for op in &step.ops {
+            match *op {
+                Op::Alloc { slot, bytes } => {
+                    let layout = layout(bytes);
+                    let block = self.0.try_allocate_layout(layout).expect("sized for it");
+                    slots[slot] = Some((black_box(block), layout));
+                }
+                Op::Drop { slot } => {
+                    if let Some((block, layout)) = slots[slot].take() {
+                        // SAFETY: the block is this allocator's, of this layout, and is not used again.
+                        unsafe { self.0.deallocate(block, layout) };
+                    }
+                }
+            }
+        }
+        black_box(slots);
+        self.0.reset();
     }
 }

@@ -113,7 +113,7 @@ impl Alignment {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadAlignment`] when `bytes` is zero, not a power of two, or above 2⁶¹.
+    /// [`BadAlignment`] when `bytes` is zero, not a power of two, or above 2⁶¹.
     pub const fn new(bytes: u64) -> Result<Self, BadAlignment> {
         if bytes.is_power_of_two() && bytes <= Self::MAX.bytes() {
             Ok(Self { low_bits: bytes - 1 })

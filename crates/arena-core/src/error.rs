@@ -45,6 +45,11 @@ impl Error {
         }
     }
 
+    /// Whether the call was refused because a graph is being captured: the driver was not called.
+    pub(crate) fn is_refused_in_capture(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Device(error) if error.kind == DeviceErrorKind::InCapture)
+    }
+
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
     /// would have served it.
     #[must_use]
@@ -189,9 +194,10 @@ pub enum ErrorKind {
         /// What has changed.
         reason: String,
     },
-    /// A scope could not be closed cleanly where no error could be returned: its guard was dropped, or its
-    /// body failed or panicked. This call did nothing; the cursor is back, and what the device did not do
-    /// is tried again by the next call.
+    /// An earlier close failed where no error could be returned: the scope's guard was dropped, or its body
+    /// failed or panicked. Or what a close left undone, told or not, was tried again and failed. This call
+    /// did nothing; the cursor is back, and what the device did not do is tried again by the next request or
+    /// opening.
     #[error("closing `{scope}` (depth {depth}) failed earlier: {cause}")]
     ClosingFailed {
         /// The scope's name.
@@ -202,7 +208,7 @@ pub enum ErrorKind {
         #[source]
         cause: Error,
     },
-    /// A scope of another arena was to be closed.
+    /// A scope of another arena was to be closed; nothing was. Lifetimes rule it out in safe code.
     #[error("the scope is of another arena")]
     ForeignFrame,
     /// A stream that used the arena's memory could not be waited for when a scope closed, neither on

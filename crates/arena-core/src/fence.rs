@@ -17,6 +17,11 @@ use std::sync::{Mutex, MutexGuard};
 use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 
+/// How long a declaration lasts, as a depth: for a persistent buffer.
+pub(crate) const FOR_GOOD: u32 = 0;
+/// For a buffer that dies with a scope, since it does not know which.
+pub(crate) const UNTIL_THE_ROOT_CLOSES: u32 = 1;
+
 /// The declared streams of one region.
 pub(crate) struct Fences<D: Device> {
     /// Whether the state holds anything. A thread that declared has ended its use of the buffer before
@@ -46,7 +51,7 @@ struct Declared<S> {
 impl<S> Declared<S> {
     /// `depth` as in [`Fences::declare`].
     fn add(&mut self, depth: u32) {
-        if depth == 0 {
+        if depth == FOR_GOOD {
             self.for_good = true;
         } else {
             self.scope_depth = Some(self.scope_depth.map_or(depth, |before| before.min(depth)));

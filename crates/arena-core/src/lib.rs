@@ -2,9 +2,8 @@
 //!
 //! This is the lower half of Watermark Arena: it decides where buffers lie ([`layout`] and the
 //! zones of a region, pure arithmetic), obtains the memory ([`device`]), and hands out typed
-//! buffers in it ([`Persistent`], [`Transient`] and their views). It knows no scope. A training loop
-//! wants `arena-scope`, which puts scopes with lifetimes on top; [`RawArena`] is what it stands on,
-//! and its way back is `unsafe`.
+//! buffers in it ([`Persistent`], [`Transient`] and their views). A training loop wants `arena-scope`, whose
+//! scopes have lifetimes and keys; [`RawArena`] is an arena without scopes, which goes back to its mark.
 //!
 //! ```
 //! use arena_core::{Alignment, ByteSize, Host, RawArena};

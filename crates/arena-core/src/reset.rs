@@ -7,7 +7,8 @@
 pub const POISON_BYTE: u8 = 0xff;
 
 /// What a closing scope does with the bytes it used: exactly [start of the scope, high-water), in
-/// stream order, before the cursor goes back.
+/// stream order, before any of them is given out again. The bytes of a kept buffer that was dropped are
+/// treated alike before they come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reset {
     /// Nothing: the next scope finds what this one left. Closing costs the same for any size.

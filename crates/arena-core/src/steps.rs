@@ -5,6 +5,7 @@
 //! knows a label for errors, and neither keys nor lifetimes.
 
 mod alone;
+mod choose;
 mod close;
 mod debts;
 mod drops;
@@ -33,7 +34,7 @@ use crate::layout::{Span, bytes_of};
 use crate::pin::RegionPin;
 use crate::placement::Placement;
 use crate::plan::Plans;
-use crate::region::Region;
+use crate::region::{Region, unless_it_panics};
 use crate::reset::Reset;
 use crate::signature::{Running, StepSignature};
 use crate::stats::Stats;
@@ -68,9 +69,8 @@ pub struct Steps<D: Device = Host> {
     demand: Option<RefCell<Demand>>,
     separate: Option<Box<Separate<D>>>,
     last: Cell<StepFigures>,
-    /// Root frames ended so far, and frames of any depth.
+    /// Root frames ended so far.
     resets: Cell<u64>,
-    generation: Cell<u64>,
 }
 
 /// What is known of a root scope that has closed.
@@ -121,7 +121,6 @@ impl<D: Device> Steps<D> {
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
             last: Cell::default(),
             resets: Cell::new(0),
-            generation: Cell::new(0),
         };
         steps.choose_mode();
         Ok(steps)
@@ -176,7 +175,7 @@ impl<D: Device> Steps<D> {
     /// Frames of any depth ended so far.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.generation.get()
+        self.frames.ended()
     }
 
     /// Open frames.
@@ -186,10 +185,10 @@ impl<D: Device> Steps<D> {
         self.frames.depth()
     }
 
-    /// A number that the open frame of this depth alone has; 0 if there is none.
+    /// The open frame of this depth.
     #[must_use]
-    pub fn frame_serial(&self, depth: u32) -> u64 {
-        self.frames.serial(depth)
+    pub fn frame(&self, depth: u32) -> Option<FrameId> {
+        self.frames.id(depth)
     }
 
     /// Sets the mark: what is persistent so far lies below it for good. Under [`Reset::Poison`] fresh
@@ -360,6 +359,20 @@ impl Steps<Probe> {
     pub fn smallest_capacity_bytes(&self) -> u64 {
         self.note_cursor();
         self.demand.as_ref().map_or(0, |demand| demand.borrow().smallest_capacity_bytes())
+    }
+}
+
+impl<D: Device> Drop for Steps<D> {
+    /// Ends the ranges of scopes that were forgotten for good, the innermost first. What the region owes
+    /// its streams is its own to wait for.
+    fn drop(&mut self) {
+        let mut ranges = std::mem::take(self.debts.ranges.get_mut());
+        while let Some(frame) = self.frames.pop(0) {
+            ranges.splice(..0, frame.range);
+        }
+        while let Some(id) = ranges.pop() {
+            unless_it_panics(|| self.region.device().end_range(id));
+        }
     }
 }
 

@@ -176,6 +176,7 @@ impl Zones {
     }
 
     /// Moves the cursor back to `to_bytes`, but never below the mark.
+    #[inline]
     pub(crate) fn rewind(&self, to_bytes: u64) {
         self.peak.set(self.peak_bytes());
         let to_bytes = to_bytes.max(self.mark_bytes()).min(self.cursor_bytes());

@@ -268,8 +268,8 @@ impl<D: Device> Arena<D> {
         self.state.steps.trim(self.state.steps.last_step().high_water_bytes)
     }
 
-    /// Returns the error that an earlier close left behind, if there is one. Every fallible call
-    /// does so too; a loop that ends with a guard may want to ask.
+    /// Returns the error that an earlier close left behind, if there is one, and else tries again what a close
+    /// left undone. Every request and opening does so too; a loop that ends with a guard may want to ask.
     ///
     /// # Errors
     ///
@@ -361,7 +361,7 @@ impl<D: Device> Arena<D> {
         self.state.watch();
     }
 
-    /// What was seen since [`observe`](Self::observe); `None` without it.
+    /// What was seen since [`observe`](Self::observe) or [`record`](Self::record); `None` without.
     #[must_use]
     pub fn observed(&self) -> Option<SteadyState> {
         self.state.observer.borrow().as_ref().map(Observer::report)

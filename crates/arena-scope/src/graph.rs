@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
 use std::fmt;
 
 use arena_core::{Captures, Error, ErrorKind, RegionPin, StepSignature};
@@ -18,7 +17,7 @@ use scopeguard::ScopeGuard;
 use crate::arena::Arena;
 use crate::options::ScopeOptions;
 use crate::scope::{Scope, run};
-use crate::step_key::{KeyMap, StepKey};
+use crate::step_key::StepKey;
 
 /// A training step that the device runs again by itself.
 ///
@@ -179,34 +178,5 @@ impl<D: Captures> fmt::Debug for StepGraph<D> {
             .field("signature", &self.signature)
             .field("high_water_bytes", &self.high_water_bytes)
             .finish_non_exhaustive()
-    }
-}
-
-/// The kinds of step that were captured, and the signature of the last step of each; `None` where what was
-/// captured is stale.
-#[derive(Debug, Default)]
-pub(crate) struct CapturedKinds(RefCell<KeyMap<Option<StepSignature>>>);
-
-impl CapturedKinds {
-    fn add(&self, key: StepKey, signature: StepSignature) {
-        *self.0.borrow_mut().get_or_insert_with(key, || None) = Some(signature);
-    }
-
-    /// A root scope of that kind closed.
-    pub(crate) fn note(&self, key: StepKey, signature: StepSignature) {
-        if let Some(Some(latest)) = self.0.borrow_mut().get_mut(key) {
-            *latest = signature;
-        }
-    }
-
-    /// Steps of this name follow another plan from now on: what was captured of them is stale.
-    pub(crate) fn forget(&self, name: &'static str) {
-        for (_, latest) in self.0.borrow_mut().iter_mut().filter(|(key, _)| key.name == name) {
-            *latest = None;
-        }
-    }
-
-    fn latest(&self, key: StepKey) -> Option<StepSignature> {
-        self.0.borrow().get(key).copied().flatten()
     }
 }

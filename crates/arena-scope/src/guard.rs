@@ -30,26 +30,31 @@ use crate::state::{State, WayBack};
 /// ```
 #[must_use = "a guard that is not bound to a name closes its scope at once"]
 pub struct Guard<'a, D: Device = Host> {
+    depth: u32,
     way_back: ScopeGuard<WayBack<'a, D>, fn(WayBack<'a, D>)>,
 }
 
 impl<'a, D: Device> Guard<'a, D> {
     pub(crate) fn of(state: &'a State<D>, frame: FrameId) -> Self {
         let close: fn(WayBack<'a, D>) = WayBack::close_quietly;
-        Self { way_back: scopeguard::guard(WayBack { state, frame }, close) }
+        Self {
+            depth: state.steps.depth(),
+            way_back: scopeguard::guard(WayBack { state, frame }, close),
+        }
     }
 
     /// The open scope. Its buffers live as long as this borrow of the guard.
     #[must_use]
     pub fn scope(&mut self) -> Scope<'_, 'a, D> {
-        Scope::new(self.way_back.state, self.way_back.frame.depth())
+        Scope::new(self.way_back.state, self.depth)
     }
 
     /// Closes the scope and tells how that went.
     ///
     /// # Errors
     ///
-    /// The device's refusal to clear. The cursor is back where the scope began all the same.
+    /// A failure of the device, or a damaged guard zone. The cursor is back where the scope began all the
+    /// same, and what was not done is tried again by the next request or opening.
     pub fn close(self) -> Result<(), Error> {
         ScopeGuard::into_inner(self.way_back).close()
     }
@@ -57,6 +62,6 @@ impl<'a, D: Device> Guard<'a, D> {
 
 impl<D: Device> fmt::Debug for Guard<'_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("depth", &self.way_back.frame.depth()).finish_non_exhaustive()
+        f.debug_struct("Guard").field("depth", &self.depth).finish_non_exhaustive()
     }
 }

@@ -40,6 +40,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod captured;
 mod fence;
 mod graph;
 mod guard;

@@ -298,7 +298,7 @@ pub(crate) fn run<'outer, R, E: From<Error>, D: Device>(
     body: impl for<'s> FnOnce(&mut Scope<'s, 'outer, D>) -> Result<R, E>,
 ) -> Result<R, E> {
     let way_back = scopeguard::guard(WayBack { state, frame }, WayBack::close_quietly);
-    let value = body(&mut Scope::new(state, frame.depth()))?; // The body's error is the cause.
+    let value = body(&mut Scope::new(state, state.steps.depth()))?; // The body's error is the cause.
     ScopeGuard::into_inner(way_back).close()?;
     Ok(value)
 }

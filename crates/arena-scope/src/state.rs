@@ -12,7 +12,7 @@ use std::fmt;
 use arena_core::for_scopes::{FrameId, PlanId, Steps, Watch};
 use arena_core::{Device, Error, SlotTable};
 
-use crate::graph::CapturedKinds;
+use crate::captured::CapturedKinds;
 use crate::observer::Observer;
 use crate::options::ScopeOptions;
 use crate::plan_keys::PlanKeys;
@@ -20,6 +20,7 @@ use crate::planner::Planning;
 use crate::step_bump::StepBumps;
 use crate::step_key::StepKey;
 
+#[repr(C)] // What a request touches comes first.
 pub(crate) struct State<D: Device> {
     pub(crate) steps: Steps<D>,
     bumps: StepBumps,
@@ -59,10 +60,16 @@ impl<D: Device> State<D> {
     pub(crate) fn prepare_root(&mut self, key: StepKey) {
         self.settle_all();
         if self.watches {
-            self.install_ready();
-            self.root_plan = self.plans.get_mut().find(key);
-            self.steps.select_plan(self.root_plan.map(|(_, plan)| plan));
+            self.prepare_watched(key);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn prepare_watched(&mut self, key: StepKey) {
+        self.install_ready();
+        self.root_plan = self.plans.get_mut().find(key);
+        self.steps.select_plan(self.root_plan.map(|(_, plan)| plan));
     }
 
     /// Closes whatever a forgotten guard left open.
@@ -78,11 +85,20 @@ impl<D: Device> State<D> {
     /// is open.
     #[inline]
     pub(crate) fn open_root(&self, options: ScopeOptions) -> Result<FrameId, Error> {
-        let key = options.key();
-        let watch = if self.watches { self.begin_watch(key) } else { Watch::Nothing };
+        if self.watches {
+            return self.open_root_watched(options);
+        }
         // SAFETY: the borrow of the arena proves that no root scope is open, but for one whose guard was
         // forgotten, and so every transient buffer's lifetime has ended.
-        unsafe { self.steps.open_root(key.name, options.reset, watch) }
+        unsafe { self.steps.open_root(options.key().name, options.reset) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_root_watched(&self, options: ScopeOptions) -> Result<FrameId, Error> {
+        let watch = self.begin_watch(options.key());
+        // SAFETY: as in `open_root`.
+        unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }
     }
 
     /// Opens a scope inside the one of depth `parent_depth`. On an error nothing is open that was not.
@@ -101,11 +117,13 @@ impl<D: Device> State<D> {
     fn close(&self, frame: FrameId) -> Result<(), Error> {
         // SAFETY: every buffer since the frame opened carried its scope's lifetime, or that of a deeper
         // scope, and they have ended.
-        self.tell_if_root(|state| unsafe { state.steps.close(frame) })
+        let close = |state: &Self| unsafe { state.steps.close(frame) };
+        if self.watches { self.tell_if_root(close) } else { close(self) }
     }
 
     /// Runs a close, and tells of the step if that was its root.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn tell_if_root<R>(&self, close: impl FnOnce(&Self) -> R) -> R {
         let resets = self.steps.resets();
         let outcome = close(self);
@@ -116,10 +134,9 @@ impl<D: Device> State<D> {
     }
 
     pub(crate) fn bump(&self, depth: u32) -> &bumpalo::Bump {
-        let frame = self.steps.frame_serial(depth);
         // SAFETY: a scope of this depth asks, so its frame is open. What other frames of the depth got
         // carried the lifetimes of scopes that have ended.
-        unsafe { self.bumps.get(depth as usize, frame) }
+        unsafe { self.bumps.get(depth as usize, self.steps.frame(depth)) }
     }
 
     // --- who watches ------------------------------------------------------------------------------

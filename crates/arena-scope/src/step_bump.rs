@@ -9,19 +9,21 @@
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 
+use arena_core::for_scopes::FrameId;
 use bumpalo::Bump;
 
 /// The bumps by depth.
 pub(crate) struct StepBumps {
     presized_bytes: usize,
+    #[expect(clippy::vec_box, reason = "references to a bump outlive the list's growth")]
     by_depth: RefCell<Vec<Box<StepBump>>>,
 }
 
 /// The bump of a depth. It stays where it is when the list grows.
 struct StepBump {
     bump: UnsafeCell<Bump>,
-    /// The frame that it was reset for last; no frame has the number 0.
-    frame: Cell<u64>,
+    /// The frame that it was reset for last.
+    frame: Cell<Option<FrameId>>,
 }
 
 impl StepBumps {
@@ -30,18 +32,17 @@ impl StepBumps {
         Self { presized_bytes, by_depth: RefCell::new(Vec::with_capacity(8)) }
     }
 
-    /// The bump of a depth, for the frame of this serial number: empty if the frame asks for the first
-    /// time, with the room it had.
+    /// The bump of a depth, for its open frame: empty if that asks for the first time, with the room it had.
     ///
     /// # Safety
     ///
-    /// `frame` is not 0, and nothing that another frame of this depth got is used again.
-    pub(crate) unsafe fn get(&self, depth: usize, frame: u64) -> &Bump {
+    /// Nothing that another frame of this depth got is used again.
+    pub(crate) unsafe fn get(&self, depth: usize, frame: Option<FrameId>) -> &Bump {
         let mut by_depth = self.by_depth.borrow_mut();
         while by_depth.len() <= depth {
             // Presizing is a hint: a size that cannot be had must not stop the step.
             let bump = Bump::try_with_capacity(self.presized_bytes).unwrap_or_default();
-            by_depth.push(Box::new(StepBump { bump: bump.into(), frame: Cell::new(0) }));
+            by_depth.push(Box::new(StepBump { bump: bump.into(), frame: Cell::new(None) }));
         }
         let StepBump { bump, frame: of } = &*by_depth[depth];
         let bump = bump.get();

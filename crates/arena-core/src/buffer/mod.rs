@@ -15,5 +15,4 @@ mod view;
 
 pub use persistent::Persistent;
 pub use transient::Transient;
-pub(crate) use used_on::UNTIL_THE_ROOT_CLOSES;
 pub use view::{View, ViewMut};

@@ -7,10 +7,7 @@ use bytemuck::Pod;
 use super::{Persistent, Transient, View, ViewMut};
 use crate::device::Device;
 use crate::error::Error;
-
-/// What a declaration through a buffer that a scope ends outlives: no root scope.
-pub(crate) const UNTIL_THE_ROOT_CLOSES: u32 = 1;
-const FOR_GOOD: u32 = 0;
+use crate::fence::{FOR_GOOD, UNTIL_THE_ROOT_CLOSES};
 
 macro_rules! also_used_on {
     ($buffer:ty, $until:expr, $summary:literal) => {

@@ -9,10 +9,10 @@ use std::ops::{Bound, RangeBounds};
 
 use bytemuck::Pod;
 
-use super::UNTIL_THE_ROOT_CLOSES;
 use crate::bytes::Alignment;
 use crate::device::{Device, Host, HostVisible};
 use crate::error::{Error, ErrorKind};
+use crate::fence::UNTIL_THE_ROOT_CLOSES;
 use crate::layout::{RowLayout, equal_parts};
 use crate::region::Region;
 

@@ -13,10 +13,11 @@ use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
 };
 
-use crate::buffer::{Persistent, Transient, UNTIL_THE_ROOT_CLOSES, View, ViewMut};
+use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::device::Cuda;
 use crate::device::Device;
 use crate::error::Error;
+use crate::fence::UNTIL_THE_ROOT_CLOSES;
 use crate::region::Region;
 
 /// Lets `stream` use a buffer of the region. It cannot fail, so an error waits for the next fallible

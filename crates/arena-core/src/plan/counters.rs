@@ -227,19 +227,19 @@ impl Counters {
     }
 
     /// Slots that were given out or passed over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn requests(&self) -> usize {
         self.next.get()
     }
 
     /// The next slot in the order of requests.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_slot(&self) -> Option<&Slot> {
         self.table.slots.get(self.next.get())
     }
 
     /// The handle of the next slot, which is given out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance(&self) -> u32 {
         let handle = self.next.get() + 1; // Handles count slots from 1.
         self.next.set(handle);

@@ -74,7 +74,7 @@ impl Replay {
     // --- a step that repeats ----------------------------------------------------------------------
 
     /// The address and the slot for the next request, if it is the script's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place_as_before(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
         let slot = self.counters.next_slot()?;
         // The same alignment was served there before, so the address has it.
@@ -85,7 +85,7 @@ impl Replay {
     }
 
     /// Whether the drop of a slot's handle is the script's; it is done with then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drop_as_before(&self, slot: u32) -> bool {
         self.script.follow(Event::drop(slot, self.counters.requests()))
     }

@@ -134,13 +134,13 @@ impl Script {
     // --- a step that repeats it -------------------------------------------------------------------
 
     /// The moment of a request of this alignment that came now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn moment(&self, alignment: Alignment) -> Moment {
         Moment::new(self.at.get(), alignment)
     }
 
     /// Whether the script goes on with this event; it is passed then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn follow(&self, event: Event) -> bool {
         let at = self.at.get();
         let follows = self.events.get(at as usize) == Some(&event);

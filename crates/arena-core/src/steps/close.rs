@@ -5,11 +5,11 @@
 //! 2. The debts are paid: wait for the declared streams, clear, release, give kept bytes back. The device
 //!    may fail in each, or panic. What it did not do stays owed.
 //!
-//! Proof that no byte is used too early: until everything is paid the mode is
-//! [`Hunting`](super::Mode::Hunting), and there every request, like every opening, pays first and is
-//! refused if that fails. So between 1 and the end of 2 no byte above the cursor is given out. A declared
-//! stream is forgotten only by a join that has waited for it. If a stream can be waited for neither on the
-//! device nor on the host, the arena refuses everything from then on.
+//! Proof that no byte is used too early: while a close pays, the mode is [`Hunting`](super::Mode::Hunting),
+//! and so it stays if something is still owed when the close returns or unwinds. There every request, like
+//! every opening, pays first and is refused if that fails. So before all is paid no byte above the cursor
+//! is given out. A declared stream is forgotten only by a join that has waited for it. If a stream can be
+//! waited for neither on the device nor on the host, the arena refuses everything from then on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::event_log::Event;
 use crate::layout::Span;
+use crate::region::unless_it_panics;
 
 impl<D: Device> Steps<D> {
     /// Closes a scope, and what a forgotten guard left open inside it: lets the arena's stream wait for
@@ -40,29 +41,35 @@ impl<D: Device> Steps<D> {
     /// No transient buffer that was made since the frame opened is used again.
     #[inline]
     pub unsafe fn close(&self, frame: FrameId) -> Result<(), Error> {
-        if !self.frames.has_opened(frame) {
+        if self.frames.is_innermost(frame) {
+            self.close_innermost()
+        } else {
+            self.close_outer(frame)
+        }
+    }
+
+    /// Closes a frame in which others are open, or one that has ended.
+    #[cold]
+    #[inline(never)]
+    fn close_outer(&self, frame: FrameId) -> Result<(), Error> {
+        if !self.frames.is_of_this_arena(frame) {
             return Err(ErrorKind::ForeignFrame.into());
         }
-        if self.depth() != frame.depth {
-            // SAFETY: the caller's promise.
-            unsafe { self.settle(frame.depth) };
-        }
-        if self.frames.serial(frame.depth) != frame.serial {
-            return Ok(());
-        }
+        let Some(depth) = self.frames.depth_of(frame) else { return Ok(()) };
+        self.settle_slowly(depth);
         self.close_innermost()
     }
 
     /// Runs the close of a frame where no error can be returned: a failure, or a panic of the device, is
     /// told by the next fallible call.
     pub fn quietly(&self, frame: FrameId, close: impl FnOnce() -> Result<(), Error>) {
-        let scope = self.frames.at(frame.depth).map_or("", |frame| frame.label);
+        let depth = self.frames.depth_of(frame).unwrap_or(0);
+        let scope = self.frames.at(depth).map_or("", |frame| frame.label);
         let cause = match catch_unwind(AssertUnwindSafe(close)) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(panic) => panicked(self.region.device(), &*panic),
         };
-        let depth = frame.depth;
         self.region.keep_failure(ErrorKind::ClosingFailed { scope, depth, cause }.into());
         self.choose_mode();
     }
@@ -87,8 +94,10 @@ impl<D: Device> Steps<D> {
         while self.depth() > depth.max(1) {
             self.merge_innermost();
         }
-        if depth == 0 && self.depth() > 0 {
-            self.quietly(self.innermost_id(), || self.close_innermost());
+        if depth == 0
+            && let Some(root) = self.frames.innermost_id()
+        {
+            self.quietly(root, || self.close_innermost());
         }
     }
 
@@ -96,8 +105,7 @@ impl<D: Device> Steps<D> {
     /// is cleared then as it would have been.
     fn merge_innermost(&self) {
         let Some(ended) = self.frames.pop(self.zones.cursor_bytes()) else { return };
-        self.frames.change(|around| around.reset = around.reset.or(ended.reset));
-        self.generation.set(self.generation() + 1);
+        self.frames.pass_on(ended.reset);
         if let Some(planned) = self.plans.followed() {
             self.count_from_here();
             planned.merge();
@@ -110,6 +118,7 @@ impl<D: Device> Steps<D> {
 
     /// The caller says that no transient buffer that was made since the innermost frame opened is used
     /// again.
+    #[inline]
     fn close_innermost(&self) -> Result<(), Error> {
         let Some(frame) = self.frames.pop(self.zones.cursor_bytes()) else { return Ok(()) };
         let root = self.depth() == 0;
@@ -119,7 +128,6 @@ impl<D: Device> Steps<D> {
         }
         self.note_cursor();
         self.zones.rewind(frame.start_bytes);
-        self.generation.set(self.generation() + 1);
         let mut signature = None;
         if self.mode.get() != Mode::Bump {
             signature = self.leave_frame(root);
@@ -136,8 +144,7 @@ impl<D: Device> Steps<D> {
     fn needs_device(&self, frame: &Frame) -> bool {
         frame.reset.byte().is_some()
             || frame.range.is_some()
-            || self.separate.is_some()
-            || self.debts.any()
+            || self.mode.get() == Mode::Hunting // Separate allocations, or a close that owes something.
             || self.region.fences().is_busy()
             || self.region.any_returned()
             || self.debts.holds_returned()
@@ -169,7 +176,6 @@ impl<D: Device> Steps<D> {
             self.debts.release.set(Some(before.min(frame.start_bytes)));
         }
         self.debts.ranges.borrow_mut().extend(frame.range);
-        self.choose_mode();
     }
 
     /// Owes the clearing of the slots that a plan gave out in the innermost scope. They held no byte of a
@@ -257,10 +263,16 @@ impl<D: Device> Steps<D> {
     #[cold]
     #[inline(never)]
     fn pay(&self) -> Result<(), Error> {
+        // However it ends, by a panic too: a step whose closes were paid goes on as it was.
+        let before = self.mode.replace(Mode::Hunting);
+        let _mode = scopeguard::guard((), |()| {
+            self.mode.set(before);
+            self.choose_mode();
+        });
         let mut outcome = Ok(());
         if let Some(depth) = self.debts.join.get() {
             // What is dropped after the join may have been used after it too, and waits for the next one.
-            self.region.drain_returned(|span| self.debts.returned.borrow_mut().push(span));
+            self.region.drain_returned(|span| self.debts.hold_returned(span));
             outcome = self.region.join_declared(depth);
             self.debts.join.set(None);
         }
@@ -272,13 +284,12 @@ impl<D: Device> Steps<D> {
             self.debts.release.set(None);
         }
         let given_back = if cleared.is_ok() { self.give_back_returned() } else { Ok(()) };
-        while let Some(id) = self.debts.ranges.borrow_mut().pop() {
+        while let Some(id) = self.debts.next_range() {
             self.region.device().end_range(id);
         }
         if cleared.is_ok() && given_back.is_ok() {
             self.debts.end();
         }
-        self.choose_mode();
         outcome.and(cleared).and(given_back)
     }
 
@@ -296,14 +307,14 @@ impl<D: Device> Steps<D> {
     /// pinned.
     fn give_back_returned(&self) -> Result<(), Error> {
         while !self.region.is_pinned()
-            && let Some(span) = self.debts.last_returned()
+            && let Some(span) = self.debts.next_returned()
         {
             if let Some(value) = self.debts.value_of_returned.get() {
                 // SAFETY: its buffer is gone, and every stream that used it was waited for.
                 unsafe { self.fill_kept(span, value) }?;
             }
             self.give_back_kept(span);
-            self.debts.returned.borrow_mut().pop();
+            self.debts.gave_back();
         }
         Ok(())
     }
@@ -340,8 +351,8 @@ impl<D: Device> Steps<D> {
         if !self.mark_is_set() {
             let _ = self.set_mark();
         }
-        self.frames.push(self.zones.mark_bytes(), "reset_to_mark", crate::Reset::Keep);
-        self.quietly(self.innermost_id(), || self.close_innermost());
+        let all = self.frames.push(self.zones.mark_bytes(), "reset_to_mark", crate::Reset::Keep);
+        self.quietly(all, || self.close_innermost());
     }
 }
 
@@ -358,7 +369,7 @@ fn panicked<D: Device>(device: &D, panic: &(dyn std::any::Any + Send)) -> Error 
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     DeviceError {
-        device: device.name(),
+        device: unless_it_panics(|| device.name()).unwrap_or_default(),
         call: "close",
         reason: format!("the device panicked: {}", text.unwrap_or("without a text")),
         kind: DeviceErrorKind::Refused,
@@ -373,7 +384,6 @@ mod tests {
     use crate::device::Host;
     use crate::placement::Placement;
     use crate::reset::Reset;
-    use crate::steps::Watch;
 
     // Its last use may be newer than the join, on a stream that was declared.
     #[test]
@@ -390,7 +400,9 @@ mod tests {
         steps.pay().unwrap();
         assert_eq!(steps.stats().kept_bytes, 256, "no join came since");
         // SAFETY: there is no transient buffer.
-        unsafe { steps.close(steps.open_root("next", None, Watch::Nothing).unwrap()) }.unwrap();
+        let next = unsafe { steps.open_root("next", None) }.unwrap();
+        // SAFETY: as above.
+        unsafe { steps.close(next) }.unwrap();
         assert_eq!(steps.stats().kept_bytes, 0);
     }
 
@@ -398,8 +410,7 @@ mod tests {
     fn a_frame_of_another_arena_or_one_that_has_ended_is_refused() {
         let (one, other) = (steps(), steps());
         // SAFETY: there is no transient buffer, here and below.
-        let open =
-            |steps: &Steps| unsafe { steps.open_root("root", None, Watch::Nothing) }.unwrap();
+        let open = |steps: &Steps| unsafe { steps.open_root("root", None) }.unwrap();
         let (first, foreign) = (open(&one), open(&other));
         let _buffer = one.transient::<u8>(100, Alignment::DEFAULT, 1).unwrap();
         // SAFETY: as above: nothing is closed.

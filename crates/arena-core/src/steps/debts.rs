@@ -3,7 +3,7 @@
 //! A close first does what cannot fail, and writes down here what the device has to do. Each entry is
 //! struck out only when the device has done it. Whatever fails or unwinds in between, the entry stays,
 //! and as long as there is one, no request is served and no scope opens: the next fallible call pays
-//! first. So nobody has a byte of what is still to be waited for or cleared.
+//! first. So no buffer has a byte of what is still to be waited for or cleared.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,8 @@ pub(super) struct Debts {
     pub(super) release: Cell<Option<u64>>,
     /// Spans of dropped kept buffers: every stream that used them was waited for, or will be before they
     /// are given back.
-    pub(super) returned: RefCell<Vec<Span>>,
+    returned: RefCell<Vec<Span>>,
+    holds_returned: Cell<bool>,
     /// What their bytes are set to before.
     pub(super) value_of_returned: Cell<Option<u8>>,
     /// Ranges on a profiler's timeline.
@@ -54,6 +55,11 @@ impl Debts {
         self.any.set(true);
     }
 
+    /// The next range to end. It is not tried again: a profiler that fails must not stop the arena.
+    pub(super) fn next_range(&self) -> Option<u64> {
+        self.ranges.borrow_mut().pop()
+    }
+
     /// Everything was paid, but for spans that a pin holds back.
     pub(super) fn end(&self) {
         self.any.set(false);
@@ -70,12 +76,25 @@ impl Debts {
     /// Whether bytes of dropped kept buffers wait: because of a pin, or of a failed clearing.
     #[inline]
     pub(super) fn holds_returned(&self) -> bool {
-        !self.returned.borrow().is_empty()
+        self.holds_returned.get()
+    }
+
+    /// A kept buffer was dropped.
+    pub(super) fn hold_returned(&self, span: Span) {
+        self.returned.borrow_mut().push(span);
+        self.holds_returned.set(true);
     }
 
     /// The next of them to give back.
-    pub(super) fn last_returned(&self) -> Option<Span> {
+    pub(super) fn next_returned(&self) -> Option<Span> {
         self.returned.borrow().last().copied()
+    }
+
+    /// That one was given back.
+    pub(super) fn gave_back(&self) {
+        let mut returned = self.returned.borrow_mut();
+        returned.pop();
+        self.holds_returned.set(!returned.is_empty());
     }
 
     /// The next clearing that is owed.

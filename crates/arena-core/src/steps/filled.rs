@@ -173,8 +173,11 @@ impl<D: Device> Steps<D> {
             if let Some(log) = self.log.borrow_mut().as_mut() {
                 log.pop();
             }
-            if let (Some(value), None) = (self.value_at(depth), &self.separate) {
-                let label = self.frames.innermost().map_or("", |frame| frame.label);
+            // In a capture the device was not called, and a clearing would become part of the graph.
+            if let (Some(value), None, false) =
+                (self.value_at(depth), &self.separate, error.is_refused_in_capture())
+            {
+                let label = self.frames.at(depth).map_or("", |frame| frame.label);
                 self.debts.begin(label, depth);
                 self.debts.clear(span, value);
                 self.choose_mode();

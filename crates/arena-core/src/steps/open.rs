@@ -18,8 +18,9 @@ pub enum Watch {
 }
 
 impl<D: Device> Steps<D> {
-    /// Opens a root scope. What a forgotten guard left open is closed first, and the mark is set if it is
-    /// not. If a plan is selected, the step follows it, and the cursor goes above the plan's bytes.
+    /// Opens a root scope that nobody watches. What a forgotten guard left open is closed first, and the mark
+    /// is set if it is not. If a plan is selected, the step follows it, and the cursor goes above the plan's
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -32,6 +33,42 @@ impl<D: Device> Steps<D> {
     /// No transient buffer is used again.
     #[inline]
     pub unsafe fn open_root(
+        &self,
+        label: &'static str,
+        reset: Option<Reset>,
+    ) -> Result<FrameId, Error> {
+        if !self.opens_plainly() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.open_root_watched(label, reset, Watch::Nothing) };
+        }
+        self.region.device().health()?;
+        let id = self.push_frame(self.zones.cursor_bytes(), label, reset);
+        self.begin_range(label);
+        Ok(id)
+    }
+
+    /// Whether a root scope is just a frame: nothing is open, owed or to be told, and no plan is selected.
+    #[inline]
+    fn opens_plainly(&self) -> bool {
+        self.mode.get() == Mode::Bump
+            && self.depth() == 0
+            && self.mark_is_set()
+            && self.plans.selected().is_none()
+            && !self.region.fences().is_busy()
+    }
+
+    /// [`open_root`](Self::open_root), and something is noted of the step.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open_root`](Self::open_root).
+    ///
+    /// # Safety
+    ///
+    /// As for [`open_root`](Self::open_root).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn open_root_watched(
         &self,
         label: &'static str,
         reset: Option<Reset>,
@@ -86,22 +123,14 @@ impl<D: Device> Steps<D> {
 
     #[inline]
     fn push_frame(&self, start_bytes: u64, label: &'static str, reset: Option<Reset>) -> FrameId {
-        self.frames.push(start_bytes, label, reset.unwrap_or(self.reset));
-        self.innermost_id()
-    }
-
-    /// Names the innermost frame.
-    #[inline]
-    pub(super) fn innermost_id(&self) -> FrameId {
-        let depth = self.depth();
-        FrameId { depth, serial: self.frames.serial(depth) }
+        self.frames.push(start_bytes, label, reset.unwrap_or(self.reset))
     }
 
     /// Should the device panic, the scope is open, and is settled like one whose guard was forgotten.
     #[inline]
     fn begin_range(&self, label: &'static str) {
         if let Some(id) = self.region.device().begin_range(label) {
-            self.frames.change(|frame| frame.range = Some(id));
+            self.frames.set_range(id);
         }
     }
 

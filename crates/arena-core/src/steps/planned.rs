@@ -102,6 +102,8 @@ impl<D: Device> Steps<D> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
     use crate::bytes::{Alignment, ByteSize};
     use crate::device::Host;
@@ -109,7 +111,7 @@ mod tests {
     use crate::plan::PlannedSlot;
     use crate::reset::Reset;
     use crate::signature::StepSignature;
-    use crate::steps::{FrameId, Mode, Watch};
+    use crate::steps::{FrameId, Mode};
 
     const A256: Alignment = Alignment::DEFAULT;
 
@@ -119,7 +121,7 @@ mod tests {
 
     fn open(steps: &Steps<Host>) -> Result<FrameId, Error> {
         // SAFETY: every test drops its buffers before it opens a root scope.
-        unsafe { steps.open_root("step", None, Watch::Nothing) }
+        unsafe { steps.open_root("step", None) }
     }
 
     fn close(steps: &Steps<Host>, frame: FrameId) -> Result<(), Error> {
@@ -143,11 +145,13 @@ mod tests {
         Ok((repeats, steps.last_step().signature))
     }
 
-    // However its buffers are asked for: what is not compared is counted, which is right and slow.
-    #[test]
-    fn a_step_that_was_as_planned_is_repeated_from_the_next_on_with_its_signature()
-    -> Result<(), Error> {
-        let mut steps = steps(ByteSize::kib(4))?;
+    // However its buffers are asked for, and though the device has work at each close. What is not compared is
+    // counted, which is right and slow.
+    #[rstest]
+    fn a_step_that_was_as_planned_is_repeated_from_the_next_on_with_its_signature(
+        #[values(Reset::Keep, Reset::Zero)] reset: Reset,
+    ) -> Result<(), Error> {
+        let mut steps = Steps::new(Host::new(), ByteSize::kib(4), Placement::Bump, reset)?;
         let slot = |offset_bytes, bytes| PlannedSlot { offset_bytes, bytes, alignment: A256 };
         let table = SlotTable::new(&[slot(0, 100), slot(256, 200), slot(0, 50)]).unwrap();
         let plan = steps.add_plan(table)?;

@@ -1,5 +1,6 @@
 //! Requests for transient buffers: one ladder, from a bump to a look at everything.
 
+use std::hint::cold_path;
 use std::panic::Location;
 
 use bytemuck::Pod;
@@ -57,14 +58,16 @@ impl<D: Device> Steps<D> {
         self.transient_slowly(len, alignment, Asked { call_site, depth })
     }
 
-    /// The first steps of the ladder; `None` sends the request further down. Comparisons, not a `match`: a
-    /// jump table would cost more than the bump.
+    /// The first steps of the ladder; `None` sends the request further down.
     #[inline(always)]
     fn place_inline(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        // Comparisons, not a `match`: a jump table would cost more than the bump.
         let mode = self.mode.get();
         if mode == Mode::Bump {
-            self.zones.bump(bytes, alignment).map(|address| (address, NO_SLOT))
-        } else if mode == Mode::Repeating {
+            return self.zones.bump(bytes, alignment).map(|address| (address, NO_SLOT));
+        }
+        cold_path(); // It is not; but so the bump's way is a straight one.
+        if mode == Mode::Repeating {
             self.plans.current().place_as_before(bytes, alignment)
         } else if mode == Mode::Observed {
             self.bump_observed(bytes, alignment).map(|address| (address, NO_SLOT))
@@ -107,7 +110,8 @@ impl<D: Device> Steps<D> {
     /// An address for a request, and its slot where a plan gave it.
     fn place(&self, bytes: u64, alignment: Alignment, asked: Asked) -> Result<(u64, u32), Error> {
         if self.mode.get() == Mode::Hunting {
-            self.ready()?; // What waited may have been told with this, and the mode be another.
+            self.ready()?;
+            self.choose_mode(); // What waited was told or paid, here or by a read.
         }
         let (address, offset_bytes, slot) = if let Some(separate) = &self.separate {
             let (address, offset_bytes) = self.place_alone(separate, bytes, alignment)?;
@@ -162,11 +166,12 @@ fn small<T: Pod>(len: usize, alignment: Alignment) -> Option<(u64, Alignment)> {
     serves.then(|| (len as u64 * size_of::<T>() as u64, alignment.max(Alignment::of::<T>())))
 }
 
-/// The most elements that the first steps of the ladder serve: 0 for a type without bytes.
+/// The most elements that the first steps of the ladder serve: 0 for a type without bytes. It is a power of
+/// two, with which a number is compared by a shift.
 const fn most_elements<T>() -> u64 {
     match MAX_BYTES.checked_div(size_of::<T>() as u64) {
-        Some(most) if most < MAX_ELEMENTS => most,
-        Some(_) => MAX_ELEMENTS,
+        Some(most) if most < MAX_ELEMENTS => 1 << most.ilog2(),
+        Some(_) => 1 << MAX_ELEMENTS.ilog2(),
         None => 0,
     }
 }

@@ -235,7 +235,10 @@ fn a_failure_in_a_dropped_guard_is_told_by_the_next_call_and_nothing_panics() {
     drop(guard);
     let told = arena.enter().map(drop).unwrap_err();
     assert!(told.to_string().contains("cuStreamWaitEvent"), "{told}");
-    let ErrorKind::Device(error) = told.kind() else { panic!("{told:?}") };
+    let ErrorKind::ClosingFailed { scope: "scope", depth: 1, cause } = told.kind() else {
+        panic!("{told:?}")
+    };
+    let ErrorKind::Device(error) = cause.kind() else { panic!("{cause:?}") };
     assert_eq!(error.kind, DeviceErrorKind::Refused);
     assert!(arena.enter().is_ok(), "it is told once");
 }

@@ -202,8 +202,8 @@ fn the_null_stream_may_not_depend_on_a_capturing_blocking_stream() {
 #[test]
 fn another_stream_joins_by_an_event_and_must_come_back() {
     let standin = Standin::load().unwrap();
-    for come_back in [true, false] {
-        standin.reset(3);
+    for (come_back, seed) in (0..40).map(|seed| (true, seed)).chain([(false, 3)]) {
+        standin.reset(seed);
         let context = context();
         let (main, side) = (context.new_stream().unwrap(), context.new_stream().unwrap());
         let mut data = main.alloc_zeros::<u8>(16).unwrap();
@@ -218,8 +218,14 @@ fn another_stream_joins_by_an_event_and_must_come_back() {
             main.wait(&done).unwrap();
             main.memcpy_dtod(&data, &mut out).unwrap();
             let graph = main.end_capture(flags()).unwrap().unwrap();
-            graph.launch().unwrap();
-            main.synchronize().unwrap();
+            // The copy comes after the side stream's work at each launch.
+            for _ in 0..2 {
+                main.memcpy_htod(&[7_u8; 16], &mut data).unwrap();
+                main.memcpy_htod(&[9_u8; 16], &mut out).unwrap();
+                graph.launch().unwrap();
+                assert_eq!(main.clone_dtoh(&out).unwrap(), [0; 16], "seed {seed}");
+                assert_eq!(main.clone_dtoh(&data).unwrap(), [0; 16], "seed {seed}");
+            }
         } else {
             assert_eq!(end(&main), R::CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
             main.synchronize().unwrap();

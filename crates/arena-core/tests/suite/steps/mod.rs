@@ -56,11 +56,12 @@ pub(crate) fn open_watched<D: Device>(
     watch: Watch,
 ) -> Result<FrameId, Error> {
     // SAFETY: no test here uses a transient buffer after it has opened a root scope.
-    unsafe { steps.open_root("root", reset, watch) }
+    unsafe { steps.open_root_watched("root", reset, watch) }
 }
 
 pub(crate) fn open<D: Device>(steps: &Steps<D>, reset: Option<Reset>) -> FrameId {
-    open_watched(steps, reset, Watch::Nothing).unwrap()
+    // SAFETY: as above.
+    unsafe { steps.open_root("root", reset) }.unwrap()
 }
 
 /// In the root.
