@@ -271,7 +271,7 @@ fn promise_9_a_drop_in_another_place_is_no_difference() -> Outcome {
     for (size, drops_early) in [(20, true), (20, false), (21, false)] {
         arena.scope(|step| {
             let first = step.alloc::<u8>(10)?;
-            let kept = if drops_early { None } else { Some(first) };
+            let kept = (!drops_early).then_some(first); // Else it is dropped here.
             step.alloc::<u8>(size)?;
             drop(kept);
             Ok::<_, Error>(())
@@ -280,6 +280,7 @@ fn promise_9_a_drop_in_another_place_is_no_difference() -> Outcome {
     let divergence = arena.stop_observing().unwrap().divergence.unwrap();
     let at = divergence.at.unwrap();
     assert_eq!((divergence.step, at.request), (3, 1));
+    assert!(matches!(at.expected, Some(Event::Alloc { bytes: 20, .. })), "{at:?}");
     assert!(matches!(at.found, Some(Event::Alloc { bytes: 21, .. })), "{at:?}");
     Ok(())
 }
