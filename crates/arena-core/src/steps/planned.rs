@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
     use crate::bytes::{Alignment, ByteSize};
-    use crate::device::Host;
+    use crate::device::{Call, Failing, Host};
     use crate::placement::Placement;
     use crate::plan::PlannedSlot;
     use crate::reset::Reset;
@@ -163,6 +163,33 @@ mod tests {
         assert_eq!(seen.iter().map(|step| step.0).collect::<Vec<_>>(), [false, true, true, true]);
         assert!(seen[0].1.is_some() && seen.iter().all(|step| step.1 == seen[0].1), "{seen:?}");
         assert_eq!(steps.plan_deviations(plan), Some(Deviations::default()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_step_in_which_an_upload_was_refused_repeats_and_is_repeated_too() -> Result<(), Error> {
+        let device = Failing::new(Host::new());
+        let switch = device.switch();
+        let mut steps = Steps::new(device, ByteSize::kib(4), Placement::Bump, Reset::Keep)?;
+        let slot = |offset_bytes| PlannedSlot { offset_bytes, bytes: 256, alignment: A256 };
+        let plan = steps.add_plan(SlotTable::new(&[slot(0), slot(256), slot(512)]).unwrap())?;
+        let mut repeats = Vec::new();
+        for refused in [true, false, true, false] {
+            steps.select_plan(Some(plan));
+            // SAFETY: no buffer is used after its scope, here and below.
+            let root = unsafe { steps.open_root("step", None) }?;
+            if refused {
+                switch.fail_nth(Call::CopyIn, 1);
+                steps.transient_from(&[1_u8; 256], A256, 1).unwrap_err();
+            }
+            drop(steps.transient_from(&[1_u8; 256], A256, 1)?);
+            drop(steps.transient_from(&[1_u8; 256], A256, 1)?);
+            drop(steps.transient_from(&[1_u8; 256], A256, 1)?);
+            repeats.push(steps.mode.get() == Mode::Repeating && steps.plans.current().is_whole());
+            // SAFETY: as above.
+            unsafe { steps.close(root) }?;
+        }
+        assert_eq!(repeats, [false, true, true, true]);
         Ok(())
     }
 

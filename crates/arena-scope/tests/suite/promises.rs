@@ -1,10 +1,12 @@
 //! The promises, each with a test of its name. Promise 1 is kept by the compiler (`compile_fail`),
 //! promise 10 is measured where the heap is counted (`no_heap`); promise 8 needs streams.
 
+use std::cell::Cell;
+
 use arena_scope::device::{Call, Counting};
 use arena_scope::{
-    Alignment, Arena, Device, Divergence, Error, ErrorKind, Event, Host, NotSteady, Reset,
-    ScopeOptions, Transient,
+    Alignment, Arena, Device, Divergence, Error, ErrorKind, Event, Host, NotSteady, PlannedSlot,
+    Reset, ScopeOptions, SlotTable, Transient,
 };
 use rstest::rstest;
 
@@ -258,6 +260,65 @@ fn promise_9_the_first_step_that_differs_is_named_with_its_request() -> Outcome 
         _ => None,
     };
     assert_eq!((bytes(at.expected), bytes(at.found)), (Some((20, 256)), Some((21, 256))));
+    Ok(())
+}
+
+// The order of drops decides no address of the bump.
+#[test]
+fn promise_9_a_drop_in_another_place_is_no_difference() -> Outcome {
+    let mut arena = host(64 * KIB)?;
+    arena.record(None);
+    for (size, drops_early) in [(20, true), (20, false), (21, false)] {
+        arena.scope(|step| {
+            let first = step.alloc::<u8>(10)?;
+            let kept = if drops_early { None } else { Some(first) };
+            step.alloc::<u8>(size)?;
+            drop(kept);
+            Ok::<_, Error>(())
+        })?;
+    }
+    let divergence = arena.stop_observing().unwrap().divergence.unwrap();
+    let at = divergence.at.unwrap();
+    assert_eq!((divergence.step, at.request), (3, 1));
+    assert!(matches!(at.found, Some(Event::Alloc { bytes: 21, .. })), "{at:?}");
+    Ok(())
+}
+
+#[test]
+fn promise_9_addresses_that_another_plan_gives_are_no_difference() -> Outcome {
+    let mut arena = host(64 * KIB)?;
+    arena.observe(None);
+    let step =
+        |arena: &mut Arena<Host>| arena.scope_named("train", |step| step.alloc::<u8>(10).map(drop));
+    for offset_bytes in [0, 256] {
+        step(&mut arena)?;
+        step(&mut arena)?;
+        let slot = PlannedSlot { offset_bytes, bytes: 10, alignment: Alignment::DEFAULT };
+        arena.install_plan("train", SlotTable::new(&[slot]).unwrap())?;
+    }
+    step(&mut arena)?;
+    let seen = arena.observed().unwrap();
+    assert!(seen.is_stable() && seen.steps() == 5, "{seen:?}");
+    arena.scope_named("train", |step| step.alloc::<u8>(11).map(drop))?;
+    assert!(!arena.stop_observing().unwrap().is_stable());
+    Ok(())
+}
+
+#[test]
+fn promise_9_heap_allocations_of_the_first_two_steps_do_not_count() -> Outcome {
+    thread_local!(static SO_FAR: Cell<u64> = const { Cell::new(0) });
+    for (allocates_in, told) in [(0, 0), (1, 0), (2, 5), (3, 5)] {
+        let mut arena = host(64 * KIB)?;
+        arena.observe(Some(|| SO_FAR.get()));
+        for n in 0..4 {
+            arena.scope(|_| {
+                SO_FAR.set(SO_FAR.get() + if n == allocates_in { 5 } else { 0 });
+                Ok::<_, Error>(())
+            })?;
+        }
+        let seen = arena.stop_observing().unwrap();
+        assert_eq!(seen.heap_allocations_per_step(), Some(told), "in step {}", allocates_in + 1);
+    }
     Ok(())
 }
 

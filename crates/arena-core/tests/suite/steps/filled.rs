@@ -20,7 +20,7 @@ fn refused_upload(steps: &OnHost, len: usize, depth: u32) {
 fn a_refused_upload_is_in_no_figure_no_signature_and_no_log() {
     let steps = on_host(Reset::Keep);
     let step = |refused: bool| {
-        let root = open_watched(&steps, None, Watch::Record(EventLog::default())).unwrap();
+        let root = open_watched(&steps, Watch::Record(EventLog::default()));
         drop(steps.transient::<u8>(100, A256, 1).unwrap());
         if refused {
             refused_upload(&steps, 50, 1);
@@ -37,7 +37,7 @@ fn a_refused_upload_is_in_no_figure_no_signature_and_no_log() {
 fn a_refused_upload_leaves_a_planned_step_its_signature_and_its_slots() {
     let mut steps = on_host(Reset::Keep);
     let plan = steps.add_plan(table(&[0, 1, 1])).unwrap();
-    let mut step = |refused: Option<usize>| {
+    let mut step = |refused: Option<usize>, extra: bool| {
         steps.select_plan(Some(plan));
         let root = open(&steps, None);
         let a = steps.transient_from(&[1_u8; 256], A256, 1).unwrap();
@@ -50,15 +50,20 @@ fn a_refused_upload_leaves_a_planned_step_its_signature_and_its_slots() {
         let c = steps.transient_from(&[3_u8; 256], A256, 1).unwrap();
         assert_eq!(c.offset_bytes(), 256);
         drop((a, c));
+        if extra {
+            drop(steps.transient::<u8>(100, A256, 1).unwrap());
+        }
         close(&steps, root).unwrap();
         steps.last_step().signature.unwrap()
     };
-    // First counted, then repeating; the request is the plan's, and then one that the plan does not have.
-    let usual = step(Some(256));
-    for (n, refused) in
-        [None, None, Some(256), None, Some(1000), None, Some(256), None].into_iter().enumerate()
-    {
-        assert_eq!(step(refused), usual, "{n} {refused:?}");
+    // First counted, then repeating, some up to a request that the plan does not have. What is refused is
+    // the plan's, or is not.
+    let (usual, with_extra) = (step(Some(256), false), step(None, true));
+    assert_ne!(usual, with_extra);
+    for refused in [None, None, Some(256), None, Some(1000), None, Some(256), None] {
+        assert_eq!(step(refused, false), usual, "{refused:?}");
+        assert_eq!(step(refused, true), with_extra, "{refused:?}");
+        assert_eq!(step(None, false), usual, "after {refused:?}");
     }
 }
 

@@ -50,18 +50,21 @@ pub(crate) fn held(counts: &CallCounts) -> u64 {
     counts.calls(Call::Obtain) - counts.calls(Call::Release)
 }
 
-pub(crate) fn open_watched<D: Device>(
+pub(crate) fn try_open<D: Device>(
     steps: &Steps<D>,
     reset: Option<Reset>,
-    watch: Watch,
 ) -> Result<FrameId, Error> {
     // SAFETY: no test here uses a transient buffer after it has opened a root scope.
-    unsafe { steps.open_root_watched("root", reset, watch) }
+    unsafe { steps.open_root("root", reset) }
 }
 
 pub(crate) fn open<D: Device>(steps: &Steps<D>, reset: Option<Reset>) -> FrameId {
+    try_open(steps, reset).unwrap()
+}
+
+pub(crate) fn open_watched<D: Device>(steps: &Steps<D>, watch: Watch) -> FrameId {
     // SAFETY: as above.
-    unsafe { steps.open_root("root", reset) }.unwrap()
+    unsafe { steps.open_root_watched("root", None, watch) }.unwrap()
 }
 
 /// In the root.

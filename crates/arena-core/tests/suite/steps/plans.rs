@@ -1,9 +1,9 @@
 //! Steps that follow a plan through scopes, forgotten ones too.
 
-use arena_core::for_scopes::{PlanId, Steps, Watch};
+use arena_core::for_scopes::{PlanId, Steps};
 use arena_core::{Alignment, Deviations, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
 
-use super::{A256, ask, close, open, open_inner, open_watched, plain, table};
+use super::{A256, ask, close, open, open_inner, plain, table, try_open};
 
 fn planned(places: &[u64]) -> (Steps<Host>, PlanId) {
     let mut steps = plain(Reset::Keep);
@@ -21,7 +21,7 @@ fn no_root_scope_opens_over_what_is_kept_in_its_plan_s_bytes() {
     steps.select_plan(Some(plan));
     let mut kept = steps.persistent::<u8>(3072, A256, 0).unwrap();
     kept.as_mut_slice().fill(7);
-    let refused = open_watched(&steps, None, Watch::Nothing).unwrap_err();
+    let refused = try_open(&steps, None).unwrap_err();
     assert!(refused.is_exhausted() && steps.depth() == 0, "{refused}");
     steps.select_plan(None);
     let root = open(&steps, None);

@@ -5,9 +5,7 @@ use arena_core::device::deferred::{Reading, Stream};
 use arena_core::{ErrorKind, Placement, Reset};
 use rstest::rstest;
 
-use super::{
-    A256, Late, SEEDS, assert_call, close, late, open, open_inner, open_watched, pass, table,
-};
+use super::{A256, Late, SEEDS, assert_call, close, late, open, open_inner, pass, table, try_open};
 use crate::hooked::{before_each_call, fail_in, no_hook, refusal};
 
 fn bumped(seed: u64, reset: Reset) -> (Late, Stream) {
@@ -128,7 +126,7 @@ fn a_stream_that_nobody_could_wait_for_is_the_end_of_the_arena() {
     assert_call(&close(&steps, root).unwrap_err(), "record");
     no_hook();
     for _ in 0..2 {
-        let refused = open_watched(&steps, None, arena_core::for_scopes::Watch::Nothing);
+        let refused = try_open(&steps, None);
         assert!(matches!(refused.unwrap_err().kind(), ErrorKind::OrderLost(_)));
     }
     drop(steps);
