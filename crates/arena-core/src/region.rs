@@ -166,7 +166,7 @@ impl<D: Device> Region<D> {
         self.fences.check()
     }
 
-    /// Takes the queued spans, each passed to `take`; none while the region is pinned.
+    /// Takes the queued spans, each passed to `take`.
     pub(crate) fn drain_returned(&self, take: impl FnMut(Span)) {
         // A span that is queued just now is found by the next close.
         if !self.any_returned() {
