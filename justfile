@@ -34,8 +34,10 @@ bench:
 instructions *ARGUMENTS:
     scripts/instructions.sh {{ARGUMENTS}}
 
-# The tests of our crates under AddressSanitizer (a stable compiler, hence the bootstrap flag; some tests leak
-# a guard on purpose, so leaks are not looked for)
+# The compiler is a stable one, hence the bootstrap flag. Some tests leak a guard on purpose, so leaks are not
+# looked for.
+
+# The tests of our crates under AddressSanitizer
 san:
     ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope -p arena-plan -p arena-train --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
 
@@ -61,7 +63,7 @@ mutants *ARGUMENTS:
 
 # What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every version of the bindings on the stand-in
 full INSTANCES: mutants san (instances INSTANCES)
-    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda; done
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
 ci:
