@@ -13,7 +13,7 @@ use arena_scope::{
 
 const STEP: StepKey = StepKey::named("step");
 
-/// Requests and drops of a step that has some: so many that opening and closing it hardly counts.
+/// Requests and drops of a step: enough that its opening and closing hardly count.
 const PAIRS: usize = 1000;
 
 /// Buffers that are made and then dropped, in part.
@@ -86,7 +86,7 @@ fn allocate(step: &Scope<'_, '_>, times: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes as many buffers as for any number of times, and drops so many of them.
+/// Makes the same number of buffers each time, and drops `times` of them.
 fn drop_some(step: &Scope<'_, '_>, times: usize) -> Result<(), Error> {
     let mut buffers = Vec::with_capacity(MOST);
     for _ in 0..MOST {

@@ -1,9 +1,9 @@
 //! A device in host memory whose work runs late, in any order that its streams allow: for tests.
 //!
-//! [`Deferred`] is what a GPU is to the arena, without one. Fills and copies are queued, and run when
-//! somebody waits; which stream goes on next is drawn from a seed. So a wait that is missing shows as
-//! wrong bytes under some seed, the same ones each time. Its addresses are numbers that nobody can
-//! dereference, and work on memory that was released is noticed ([`Stream::fault`]).
+//! [`Deferred`] is to the arena what a GPU is. Fills and copies are queued, and run when the host waits;
+//! which stream goes on next is drawn from a seed. So a missing wait shows as wrong bytes under some seed,
+//! the same bytes each time. Its addresses are numbers and cannot be dereferenced, and work on memory that
+//! was released is noticed ([`Stream::fault`]).
 //!
 //! ```
 //! use arena_core::device::{Deferred, Device};
@@ -106,8 +106,8 @@ impl Stream {
         Reading { stream: self.clone(), into }
     }
 
-    /// The first work, on any stream, that met an address without memory: work that nobody waited for
-    /// before the memory was released.
+    /// The first work, on any stream, that met an address without memory: the memory was released before
+    /// the work was waited for.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.world().fault()
