@@ -18,7 +18,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `count`; `None` if there is none.
+    /// A number below `count`; `None` for a count of 0.
     pub(crate) fn below(&mut self, count: u64) -> Option<u64> {
         let share = u128::from(self.next()) * u128::from(count);
         (count > 0).then_some((share >> 64) as u64)

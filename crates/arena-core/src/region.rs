@@ -160,7 +160,7 @@ impl<D: Device> Region<D> {
         self.any_returned.load(Ordering::Acquire)
     }
 
-    /// Asks whether the device works, and tells an error that nobody was told of, once.
+    /// Asks whether the device works, and returns a kept error, once.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.device.health()?;
         self.fences.check()

@@ -66,7 +66,7 @@ pub struct Obtained<M> {
 ///    buffer that lies on this device: it makes no request, opens and closes nothing, and drops no
 ///    buffer. The arena calls the device in the middle of its own changes.
 /// 5. **A failure is an end.** After an `Err`, `obtain` has obtained nothing; `release` has lost the
-///    memory or released it, and nobody uses it; `fill` and the copies may have written a part of their
+///    memory or released it, and that memory is not used; `fill` and the copies may have written a part of their
 ///    destination, and may still write to it in stream order, but nowhere else; `record` and `wait` may have
 ///    ordered nothing; `synchronise` and `synchronise_stream` say nothing about what still runs.
 /// 6. **A panic is a failure.** A method that unwinds has the effects that duty 5 allows it. Each later

@@ -6,7 +6,7 @@
 //! holds: it is the step's mode.
 //!
 //! All changes go through shared references, for requests and drops come from everywhere at once.
-//! Nothing in here calls anybody back, and nobody but the arena's own thread comes here.
+//! Nothing in here calls back into the arena, and only the arena's own thread calls it.
 
 use std::panic::Location;
 
@@ -152,7 +152,7 @@ impl Replay {
         self.count_requests(requests, depth, &mut sign);
     }
 
-    /// Gives slots out until there are so many.
+    /// Gives slots out until `requests` of them are given out.
     fn count_requests(
         &self,
         requests: usize,

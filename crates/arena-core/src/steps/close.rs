@@ -230,8 +230,8 @@ impl<D: Device> Steps<D> {
 
     // --- debts --------------------------------------------------------------------------------
 
-    /// Pays what an earlier close owes, and tells an error that nobody was told of. What every fallible
-    /// call of the arena does first.
+    /// Pays what an earlier close owes, and returns an error that was kept. Every fallible call of the arena
+    /// does this first.
     ///
     /// # Errors
     ///

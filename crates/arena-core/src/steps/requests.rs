@@ -66,7 +66,7 @@ impl<D: Device> Steps<D> {
         if mode == Mode::Bump {
             return self.zones.bump(bytes, alignment).map(|address| (address, NO_SLOT));
         }
-        cold_path(); // It is not; but so the bump's way is a straight one.
+        cold_path(); // A hint to the compiler: the bump's instructions lie in one straight run.
         if mode == Mode::Repeating {
             self.plans.current().place_as_before(bytes, alignment)
         } else if mode == Mode::Observed {
@@ -102,7 +102,7 @@ impl<D: Device> Steps<D> {
         // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
         // root scope took for it; or in memory beside it, which the arena holds and gives to no other
         // buffer until the cursor goes back. 3: the bump gives no byte twice unless the cursor goes back, and
-        // whoever lets it go back answers for the buffers above; a plan gives a byte again only after
+        // the caller that lets it go back answers for the buffers above; a plan gives a byte again only after
         // the buffer that had it was dropped, or its scope closed.
         Ok(unsafe { Transient::new(address, len, self, slot) })
     }

@@ -203,8 +203,8 @@ impl Cuda {
         }
     }
 
-    /// Held while a capture begins: nobody is between [`not_in_capture`](Self::not_in_capture) and the end of
-    /// his call.
+    /// Held while a capture begins: no thread is between [`not_in_capture`](Self::not_in_capture) and the end
+    /// of its call.
     pub(crate) fn no_call_is_under_way(&self) -> RwLockWriteGuard<'_, ()> {
         self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
