@@ -36,14 +36,14 @@ fn main() -> Result<(), Error> {
                 if best.as_ref().is_none_or(|(most, _)| length > *most) {
                     best = Some((length, minibatch.promote(squares.view())?));
                 }
-                Ok::<_, Error>(length)
+                arena_scope::Ok(length)
             })?;
             assert!(length > 0.0);
             // The minibatch is gone, the epoch's table is not.
             assert_eq!(epoch.stats().used_bytes, epoch_bytes);
         }
         assert_eq!(table.as_slice(), TABLE);
-        Ok::<_, Error>(best)
+        arena_scope::Ok(best)
     })?;
 
     // The promoted copy lies at the region's top, out of the way of every scope.

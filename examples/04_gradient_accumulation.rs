@@ -25,7 +25,7 @@ fn main() -> Result<(), Error> {
                     assert_eq!(gradient.as_slice(), [0.0, 0.0]); // cleared since it was last used
                     gradient.view_mut().write(values)?; // stands for a backward pass
                     add(gradient.view(), accumulator.view_mut());
-                    Ok::<_, Error>(())
+                    arena_scope::Ok(())
                 })?;
             }
             // The sum of all four: clearing the scratch of a micro-batch did not touch it.
@@ -40,7 +40,7 @@ fn main() -> Result<(), Error> {
                 *weight -= mean;
             }
             println!("step {n}: sum {:?}, mean {:?}", accumulator.as_slice(), mean.as_slice());
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
 

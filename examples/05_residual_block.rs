@@ -29,7 +29,7 @@ fn main() -> Result<(), Error> {
         assert_eq!(step.stats().used_bytes - before_bytes, 3 * 256);
         println!("-32 -> {}, 31 -> {}", x.as_slice()[0], x.as_slice()[63]);
         println!("three blocks hold {} bytes", step.stats().used_bytes - before_bytes);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
 
     // The last block's scratch, two buffers above its output, was the highest.
@@ -57,7 +57,7 @@ fn residual_block<'s>(
 
         // `x` and `y` are the step's, `branch` is this scope's: a view has a lifetime of its own.
         add(x, branch.view(), y.view_mut());
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     Ok(y)
 }

@@ -25,7 +25,7 @@ fn main() -> Result<(), Error> {
                 let (inputs, labels) = batch_of::<32>(100 + n);
                 let outputs = predict(batch, &inputs, weights.view(), centre.view())?;
                 let pairs = outputs.as_slice().iter().zip(&labels);
-                Ok::<_, Error>(pairs.filter(|(output, label)| **output * **label > 0.0).count())
+                arena_scope::Ok(pairs.filter(|(output, label)| **output * **label > 0.0).count())
             })?;
         }
         println!("{hits} of 160 right after three steps");
@@ -39,7 +39,7 @@ fn main() -> Result<(), Error> {
 
         train(epoch, &mut weights, centre.view(), 3)?; // and training goes on
         println!("the epoch's own buffers: {epoch_bytes} bytes, unchanged");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })
 }
 

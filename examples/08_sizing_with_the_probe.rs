@@ -40,7 +40,7 @@ fn train<D: Kernels>(arena: &mut Arena<D>) -> Result<f32, Error> {
                 none => none.insert(step.promote(gradient.view())?), // kept at the region's top
             };
             D::update_moment(moment.view_mut(), gradient.view());
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     let moment = moment.expect("three steps were made");

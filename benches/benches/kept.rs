@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use arena_core::RawArena;
-use arena_scope::{Alignment, Arena, ByteSize, Error, Host, Persistent, Probe};
+use arena_scope::{Alignment, Arena, ByteSize, Host, Persistent, Probe};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 /// An arena in which every other kept buffer was dropped, and the other ones.
@@ -17,7 +17,7 @@ fn with_gaps(buffers: usize) -> (Arena, Vec<Persistent<u8>>) {
         number += 1;
         number % 2 == 0
     });
-    arena.scope(|_| Ok::<_, Error>(())).expect("their bytes come back");
+    arena.scope(|_| arena_scope::Ok(())).expect("their bytes come back");
     (arena, kept)
 }
 
@@ -31,7 +31,7 @@ fn kept_with_gaps(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::from_parameter(buffers), |bencher| {
                 bencher.iter(|| {
                     drop(black_box(arena.persistent::<u8>(bytes).expect("room")));
-                    arena.scope(|_| Ok::<_, Error>(())).expect("its bytes come back");
+                    arena.scope(|_| arena_scope::Ok(())).expect("its bytes come back");
                 });
             });
         }

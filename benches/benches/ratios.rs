@@ -136,16 +136,16 @@ fn empty_scopes() {
         [
             &mut || {
                 for _ in 0..SCOPES {
-                    let done = arena.scope(|scope| Ok::<_, Error>(black_box(scope.depth())));
+                    let done = arena.scope(|scope| arena_scope::Ok(black_box(scope.depth())));
                     done.expect("nothing is asked for");
                 }
             },
             &mut || {
                 let done = inside.scope(|scope| {
                     for _ in 0..SCOPES {
-                        scope.scope(|inner| Ok::<_, Error>(black_box(inner.depth())))?;
+                        scope.scope(|inner| arena_scope::Ok(black_box(inner.depth())))?;
                     }
-                    Ok::<_, Error>(())
+                    arena_scope::Ok(())
                 });
                 done.expect("nothing is asked for");
             },

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::mem::forget;
 use std::ptr::NonNull;
 
-use arena_scope::{Arena, ByteSize, Error, Host};
+use arena_scope::{Arena, ByteSize, Host};
 use bump_scope::Bump as BumpScope;
 use bump_scope::alloc::Allocator as _;
 use bump_scope::traits::BumpAllocatorTyped;
@@ -65,7 +65,7 @@ impl Allocator for Watermark {
                 black_box(buffer.address());
                 forget(buffer);
             }
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         });
         done.expect("the arena was sized for it");
     }
@@ -84,7 +84,7 @@ impl Allocator for Watermark {
                     Op::Drop { slot } => slots[slot] = None,
                 }
             }
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         });
         done.expect("the arena was sized for it");
     }

@@ -115,7 +115,7 @@ impl<D: Captures> StepGraph<D> {
     /// let buffer = guard.scope().upload(&[7_u8; 256])?;
     /// graph.replay(&mut arena)?; // would clear `buffer`
     /// guard.close()?;
-    /// # Ok::<(), Error>(())
+    /// # arena_scope::Ok(())
     /// ```
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::state::{State, WayBack};
 /// around it closes.
 ///
 /// ```
-/// use arena_scope::{Arena, ByteSize, Error, Host};
+/// use arena_scope::{Arena, ByteSize, Host};
 ///
 /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
 /// let mut guard = arena.enter()?;
@@ -26,7 +26,7 @@ use crate::state::{State, WayBack};
 /// drop(a);
 /// guard.close()?; // or drop it: a failure is then told by the next call
 /// assert_eq!(arena.stats().used_bytes, 0);
-/// # Ok::<(), Error>(())
+/// # arena_scope::Ok(())
 /// ```
 #[must_use = "a guard that is not bound to a name closes its scope at once"]
 pub struct Guard<'a, D: Device = Host> {

@@ -10,7 +10,7 @@
 //! its scope closes.
 //!
 //! ```
-//! use arena_scope::{Arena, ByteSize, Error, Host};
+//! use arena_scope::{Arena, ByteSize, Host};
 //!
 //! let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
 //! let weights = arena.persistent_from(&[0.5_f32; 800])?;
@@ -27,7 +27,7 @@
 //!     assert_eq!(sum, 400.0 * f32::from(step));
 //!     assert_eq!(arena.stats().used_bytes, 3200);       // back at the mark
 //! }
-//! # Ok::<(), Error>(())
+//! # arena_scope::Ok(())
 //! ```
 //!
 //! | a CPU arena has | here it is |
@@ -77,6 +77,38 @@ pub use arena_core::{
 #[cfg(feature = "_cuda")]
 pub use arena_core::{cuda, cudarc};
 pub use bumpalo;
+
+/// What a training loop names: `use arena_scope::prelude::*;`.
+///
+/// [`Ok`](crate::Ok) is not in it: it would hide the `Ok` of patterns.
+pub mod prelude {
+    pub use crate::{
+        Arena, ByteSize, Device, Error, Guard, Host, HostVisible, Persistent, Reset, Scope,
+        ScopeOptions, StepKey, Transient, View, ViewMut,
+    };
+}
+
+/// `Ok` of a scope's closure whose error is [`Error`]: Rust cannot guess the type of an error that is only
+/// ever passed on by `?`.
+///
+/// ```
+/// # use arena_scope::{Arena, ByteSize, Host};
+/// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+/// arena.scope(|step| {
+///     step.alloc::<f32>(4)?;
+///     arena_scope::Ok(())
+/// })?;
+/// assert_eq!(arena.stats().used_bytes, 0);
+/// # arena_scope::Ok(())
+/// ```
+///
+/// # Errors
+///
+/// None.
+#[expect(non_snake_case, reason = "it stands where `Ok` would")]
+pub const fn Ok<T>(value: T) -> Result<T, Error> {
+    Result::Ok(value)
+}
 
 /// The README's example is run as a doc test.
 #[cfg(doctest)]

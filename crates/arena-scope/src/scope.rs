@@ -47,15 +47,15 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// error that an earlier close left behind. Nothing is changed then.
     ///
     /// ```
-    /// # use arena_scope::{Arena, ByteSize, Error, Host};
+    /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// arena.scope(|step| {
     ///     let a = step.alloc::<f32>(1)?;
     ///     let b = step.alloc::<f32>(3)?;
     ///     assert_eq!((a.offset_bytes(), b.offset_bytes()), (0, 256));
-    ///     Ok::<_, Error>(())
+    ///     arena_scope::Ok(())
     /// })?;
-    /// # Ok::<(), Error>(())
+    /// # arena_scope::Ok(())
     /// ```
     #[inline]
     #[track_caller]

@@ -24,18 +24,18 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// closing the scope.
     ///
     /// ```
-    /// # use arena_scope::{Arena, ByteSize, Error, Host};
+    /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(8)).build()?;
     /// // Fastest first: 16 KiB, which the arena has not, or 4 KiB.
     /// let ways = [("with transforms", 16_384), ("by tiles", 4096)];
     /// let way = arena.scope(|step| {
     ///     step.with_workspace("convolution", ways, |way| Ok(way.1), |_, way, workspace| {
     ///         assert_eq!(workspace.len(), 4096);
-    ///         Ok::<_, Error>(way.0)
+    ///         arena_scope::Ok(way.0)
     ///     })
     /// })?;
     /// assert_eq!(way, "by tiles");
-    /// # Ok::<(), Error>(())
+    /// # arena_scope::Ok(())
     /// ```
     #[track_caller]
     pub fn with_workspace<A, R, E: From<Error>>(

@@ -30,7 +30,7 @@ fn step<D: arena_scope::Device>(
         drop(b);
         let e = note(&mut seen, inner.alloc::<f32>(400 * scale)?);
         drop((d, e));
-        Ok::<_, arena_scope::Error>(())
+        arena_scope::Ok(())
     })?;
     let f = note(&mut seen, scope.alloc_aligned::<f32>(450 * scale, Alignment::new(1024)?)?);
     drop((c, empty, f));
@@ -113,7 +113,7 @@ fn another_variant_of_the_name_keeps_the_plan_and_other_names_bump() -> Outcome 
     arena.scope_named("another", |scope| {
         let bumped = scope.alloc::<u8>(64)?;
         assert_eq!(bumped.offset_bytes(), 1024, "right above the mark");
-        Ok::<_, arena_scope::Error>(())
+        arena_scope::Ok(())
     })?;
     Ok(())
 }
@@ -166,18 +166,18 @@ fn clearing_under_a_plan_touches_dead_bytes_alone(
             let mut d = inner.alloc::<u8>(700)?;
             d.view_mut().fill_bytes(3)?;
             inner_bytes = Some(d.address());
-            Ok::<_, arena_scope::Error>(())
+            arena_scope::Ok(())
         })?;
         assert!(b.as_slice().iter().all(|value| *value == 1.0), "b is alive");
         assert!(c.as_slice().iter().all(|value| *value == 2.0), "c is alive");
-        Ok::<_, arena_scope::Error>(())
+        arena_scope::Ok(())
     })?;
     // After the root's close a later scope finds everything cleared.
     arena.scope_named("look", |scope| {
         let free = usize::try_from(scope.stats().free_bytes).expect("64 bits");
         let all = scope.alloc_aligned::<u8>(free, Alignment::ONE)?;
         assert!(all.as_slice().iter().all(|found| *found == byte));
-        Ok::<_, arena_scope::Error>(())
+        arena_scope::Ok(())
     })?;
     Ok(())
 }
@@ -222,7 +222,7 @@ fn a_forgotten_inner_guard_keeps_its_bytes_until_the_scope_around_it_closes() ->
     scope.scope(|inner| {
         let mut e = inner.alloc::<f32>(400)?;
         e.view_mut().fill_bytes(1)?;
-        Ok::<_, arena_scope::Error>(())
+        arena_scope::Ok(())
     })?;
     let mut f = scope.alloc::<f32>(450)?;
     f.view_mut().fill_bytes(2)?;

@@ -1,7 +1,7 @@
 //! B012, B013, B024, B070: nothing that was made from a scope's buffer leaves its closure.
 
 use arena_scope::bumpalo::boxed::Box as BumpBox;
-use arena_scope::{Alignment, Arena, Error, Host, RowLayout, Transient, View};
+use arena_scope::{Alignment, Arena, Host, RowLayout, Transient, View};
 
 fn returned(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| step.alloc::<f32>(4));
@@ -11,7 +11,7 @@ fn pushed_to_an_outer_list(arena: &mut Arena<Host>) {
     let mut losses = Vec::new();
     let _ = arena.scope(|step| {
         losses.push(step.alloc::<f32>(1)?);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
 }
 
@@ -19,7 +19,7 @@ fn stored_in_an_outer_option(arena: &mut Arena<Host>) {
     let mut mask: Option<Transient<'_, u8>> = None;
     let _ = arena.scope(|step| {
         mask = Some(step.alloc_zeroed(4)?);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let _ = mask;
 }
@@ -31,7 +31,7 @@ fn a_tape_kept_outside(arena: &mut Arena<Host>) {
     let mut tape = Tape { nodes: Vec::new() };
     let _ = arena.scope(|step| {
         tape.nodes.push(step.upload(&[1.0])?);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let _ = tape.nodes.len();
 }
@@ -40,7 +40,7 @@ fn a_tape_on_the_host_bump_kept_outside(arena: &mut Arena<Host>) {
     let mut tape = None;
     let _ = arena.scope(|step| {
         tape = Some(BumpBox::new_in(step.alloc::<f32>(4)?, step.host_bump()));
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     drop(tape);
 }
@@ -49,13 +49,13 @@ fn host_data_kept_outside(arena: &mut Arena<Host>) {
     let mut shape: &[usize] = &[];
     let _ = arena.scope(|step| {
         shape = step.host_bump().alloc_slice_copy(&[1, 28, 28]);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let _ = shape.len();
 }
 
 fn the_bump_kept_outside(arena: &mut Arena<Host>) {
-    let _ = arena.scope(|step| Ok::<_, Error>(step.host_bump()));
+    let _ = arena.scope(|step| arena_scope::Ok(step.host_bump()));
 }
 
 fn a_view_kept(arena: &mut Arena<Host>) {
@@ -63,7 +63,7 @@ fn a_view_kept(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let buffer = step.alloc::<f32>(4)?;
         kept = Some(buffer.view());
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let _ = kept;
 }
@@ -100,28 +100,28 @@ fn parts(arena: &mut Arena<Host>) {
 fn as_slice(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let buffer = step.alloc::<f32>(4)?;
-        Ok::<_, Error>(buffer.as_slice())
+        arena_scope::Ok(buffer.as_slice())
     });
 }
 
 fn as_slice_of_a_view(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let buffer = step.alloc::<f32>(4)?;
-        Ok::<_, Error>(buffer.view().as_slice())
+        arena_scope::Ok(buffer.view().as_slice())
     });
 }
 
 fn as_mut_slice(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let mut buffer = step.alloc::<f32>(4)?;
-        Ok::<_, Error>(buffer.as_mut_slice())
+        arena_scope::Ok(buffer.as_mut_slice())
     });
 }
 
 fn view_mut(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let mut buffer = step.alloc::<f32>(4)?;
-        Ok::<_, Error>(buffer.view_mut())
+        arena_scope::Ok(buffer.view_mut())
     });
 }
 
@@ -156,26 +156,26 @@ fn parts_mut(arena: &mut Arena<Host>) {
 fn into_mut_slice(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let mut buffer = step.alloc::<f32>(4)?;
-        Ok::<_, Error>(buffer.view_mut().into_mut_slice())
+        arena_scope::Ok(buffer.view_mut().into_mut_slice())
     });
 }
 
 fn view_from_view_mut(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| {
         let mut buffer = step.alloc::<f32>(4)?;
-        Ok::<_, Error>(View::from(buffer.view_mut()))
+        arena_scope::Ok(View::from(buffer.view_mut()))
     });
 }
 
 fn a_leaked_buffer(arena: &mut Arena<Host>) {
-    let _ = arena.scope(|step| Ok::<_, Error>(Box::leak(Box::new(step.alloc::<f32>(4)?))));
+    let _ = arena.scope(|step| arena_scope::Ok(Box::leak(Box::new(step.alloc::<f32>(4)?))));
 }
 
 fn a_view_of_a_leaked_buffer_kept(arena: &mut Arena<Host>) {
     let mut kept = None;
     let _ = arena.scope(|step| {
         kept = Some(Box::leak(Box::new(step.alloc::<f32>(4)?)).view());
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let _ = kept;
 }

@@ -23,7 +23,7 @@ fn an_inner_buffer_in_an_outer_list(arena: &mut Arena<Host>) {
         let mut list = vec![outer.alloc::<f32>(1)?];
         outer.scope(|inner| {
             list.push(inner.alloc::<f32>(1)?);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
     });
 }
@@ -34,7 +34,7 @@ fn an_inner_buffer_swapped_with_an_outer_one(arena: &mut Arena<Host>) {
         outer.scope(|inner| {
             let mut y = inner.alloc::<f32>(1)?;
             std::mem::swap(&mut x, &mut y);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
     });
 }
@@ -43,7 +43,7 @@ fn scopes_of_two_closures_swapped(a: &mut Arena<Host>, b: &mut Arena<Host>) {
     let _ = a.scope(|of_a| {
         b.scope(|of_b| {
             std::mem::swap(of_a, of_b);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
     });
 }
@@ -53,7 +53,7 @@ fn a_guards_scope_swapped_with_a_closures(a: &mut Arena<Host>, b: &mut Arena<Hos
     let mut of_a = guard.scope();
     let _ = b.scope(|of_b| {
         std::mem::swap(&mut of_a, of_b);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
 }
 
@@ -101,7 +101,7 @@ fn an_inner_guard_kept_after_the_outer_closure(arena: &mut Arena<Host>) {
     let mut kept = None;
     let _ = arena.scope(|step| {
         kept = Some(step.enter()?);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     drop(kept);
 }

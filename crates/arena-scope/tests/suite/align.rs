@@ -1,6 +1,6 @@
 //! Alignment and address arithmetic.
 
-use arena_scope::{Alignment, Device, Error, ErrorKind, RowLayout};
+use arena_scope::{Alignment, Device, ErrorKind, RowLayout};
 use rstest::rstest;
 
 use crate::common::{KIB, Outcome, arena, at, host};
@@ -71,7 +71,7 @@ fn the_address_is_aligned_not_only_the_offset(
         let (first, second) = (step.alloc::<u8>(1)?, step.alloc::<u8>(1)?);
         assert_eq!([first.offset_bytes(), second.offset_bytes()], offsets);
         assert_eq!([first.address() % 256, second.address() % 256], [0, 0]);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     let kept = arena.persistent::<u8>(1)?;
     assert_eq!(kept.address() % 256, 0);

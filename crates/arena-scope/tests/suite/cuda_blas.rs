@@ -209,7 +209,7 @@ fn a_workspace_by_the_step_is_the_arena_s_and_goes_back_with_its_scope() {
                 let next = step.upload(&[5_u8; 64])?;
                 assert_eq!(next.address(), output.address() + 512);
                 assert_eq!(step.read(next.view())?, [5; 64]);
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
             .unwrap();
     }

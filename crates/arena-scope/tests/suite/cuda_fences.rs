@@ -123,7 +123,7 @@ fn reuse(arena: &mut Arena<Cuda>) {
     let reused = arena.scope(|step| {
         let y = step.upload(&[9.0_f32; 4])?;
         assert_eq!(y.offset_bytes(), 0, "the address of `x`");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     reused.unwrap();
     settle(arena);
@@ -192,7 +192,7 @@ fn writer_is_seen(declares: bool) -> bool {
                 x.also_used_on(&side)?;
             }
             seen.copy_raw(&side, x.address());
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
         .unwrap();
     seen.after(&side) == X
@@ -218,7 +218,7 @@ fn result_is_read(joins: bool) -> bool {
                 step.joins(&side)?;
             }
             let read = step.read(x.view())?;
-            Ok::<_, Error>(read.iter().all(|value| value.to_bits() == 0x0707_0707))
+            arena_scope::Ok(read.iter().all(|value| value.to_bits() == 0x0707_0707))
         })
         .unwrap()
 }
@@ -245,7 +245,7 @@ fn a_buffer_dropped_right_after_its_last_use_is_not_freed_under_it() {
                 let x = step.upload(&X)?;
                 seen.copy(&side, &x);
                 drop(x);
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
             .unwrap();
         drop(arena);
@@ -283,10 +283,10 @@ fn a_kept_buffer_s_bytes_come_back_after_the_stream_that_used_it() {
         let kept = arena.persistent_from(&X).unwrap();
         let address = kept.address();
         kept.also_used_on(&side).unwrap();
-        arena.scope(|_| Ok::<_, Error>(())).unwrap();
+        arena.scope(|_| arena_scope::Ok(())).unwrap();
         seen.copy_raw(&side, address);
         drop(kept);
-        arena.scope(|_| Ok::<_, Error>(())).unwrap();
+        arena.scope(|_| arena_scope::Ok(())).unwrap();
         let again = arena.persistent_from(&[9.0_f32; 4]).unwrap();
         assert_eq!(again.address(), address);
         settle(&arena);
@@ -308,7 +308,7 @@ fn an_inner_close_keeps_what_an_outer_scope_declared() {
                 let x = upload(step)?;
                 step.scope(|inner| inner.alloc::<f32>(4).map(drop))?;
                 seen.copy_raw(&side, x.address());
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
             .unwrap();
         reuse(&mut arena);
@@ -326,7 +326,7 @@ fn a_scope_s_declaration_ends_with_it_and_the_arena_s_own_stream_needs_none() {
             step.also_uses(&step.device().stream().clone())?;
             step.scope(|inner| inner.also_uses(&side))?;
             standin.clear_calls();
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
         .unwrap();
     assert_eq!(standin.all_calls(), 0, "nobody is declared, so a close calls no driver");

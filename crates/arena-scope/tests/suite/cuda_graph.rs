@@ -179,7 +179,7 @@ fn in_a_capture_only_what_a_replay_can_do_is_allowed_and_the_rest_never_reaches_
         for name in standin.call_names() {
             assert!(harmless.contains(&name.as_str()), "{name} was called");
         }
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let graph = captured.unwrap();
     assert_eq!(standin.calls("cuMemsetD8Async"), 1, "the clearing is part of the graph");
@@ -316,7 +316,7 @@ fn a_stream_declared_in_the_step_is_captured_with_it() {
             x.view_mut().copy_from(source.view())?;
             step.also_uses(&side)?;
             side.memcpy_dtod(&x, out).map_err(|error| error.0).unwrap();
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         };
         arena.scope(|scope| step(scope, &mut out)).unwrap();
         let graph = arena.capture(ScopeOptions::default(), |scope| step(scope, &mut out)).unwrap();
@@ -419,8 +419,8 @@ fn the_null_stream_cannot_be_captured() {
     let null = Cuda::new(0).unwrap().context().default_stream();
     let mut arena =
         Arena::builder(Cuda::on(null).unwrap()).capacity(ByteSize::kib(4)).build().unwrap();
-    arena.scope(|_| Ok::<_, Error>(())).unwrap();
-    let refused = arena.capture(ScopeOptions::default(), |_| Ok::<_, Error>(())).unwrap_err();
+    arena.scope(|_| arena_scope::Ok(())).unwrap();
+    let refused = arena.capture(ScopeOptions::default(), |_| arena_scope::Ok(())).unwrap_err();
     assert!(refused.to_string().contains("cuStreamBeginCapture"), "{refused}");
     arena.scope(|step| step.upload(&[1_u8]).map(drop)).unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cuda::{Seen, arena, settle, side_stream};
 use arena_scope::cudarc::driver::CudaStream;
-use arena_scope::{Alignment, Arena, Cuda, Error, PlannedSlot, SlotTable, StepKey};
+use arena_scope::{Alignment, Arena, Cuda, PlannedSlot, SlotTable, StepKey};
 use cuda_standin::Standin;
 use rstest::rstest;
 
@@ -32,7 +32,7 @@ fn step(arena: &mut Arena<Cuda>, side: Option<(&Arc<CudaStream>, &mut Seen)>) ->
         }
         drop(x);
         let y = scope.upload(&[9.0_f32; 4])?;
-        Ok::<_, Error>(y.address() != first)
+        arena_scope::Ok(y.address() != first)
     });
     moved.unwrap()
 }

@@ -70,7 +70,7 @@ fn forgets_inside<D: Device>(step: &mut Scope<'_, '_, D>) -> Outcome {
     let mut outer = step.enter_with(ScopeOptions::named("outer"))?;
     forget(outer.scope().enter_with(ScopeOptions::named("inner"))?);
     forget(outer);
-    step.scope_named("next", |_| Ok::<_, Error>(()))?;
+    step.scope_named("next", |_| arena_scope::Ok(()))?;
     forget(step.enter_with(ScopeOptions::named("last"))?);
     Ok(())
 }

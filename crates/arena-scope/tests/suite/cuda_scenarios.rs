@@ -78,7 +78,7 @@ fn a_kernel_ends_before_its_memory_goes_though_nothing_waits_for_it() {
             let mut y = step.alloc::<f32>(64)?;
             scale.launch(x.view(), y.view_mut(), 2.0);
             drop((x, y));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         });
         outcome.unwrap();
         assert!(standin.queued() > 0, "nothing waits");
@@ -103,7 +103,7 @@ fn a_full_arena_says_so_at_once_and_asks_no_driver() {
                 full.as_exhausted().unwrap();
             assert_eq!((*asked_bytes, *used_bytes, *capacity_bytes), (16_384, 61_440, 65_536));
             assert!(step.alloc::<u8>(4 << 10).is_ok(), "the arena remains usable");
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
         .unwrap();
     assert_eq!((standin.all_calls(), arena.stats().driver_allocations), (0, 1));
@@ -126,7 +126,7 @@ fn a_thousand_steps_take_what_the_largest_takes() {
                     number = number.wrapping_add(1_442_695_040_888_963_407);
                     let _ = step.alloc::<u8>((number >> 33) as usize % 10_000)?;
                 }
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
             .unwrap();
         largest = largest.max(arena.high_water_bytes());
@@ -151,7 +151,7 @@ fn a_smaller_last_batch_does_not_ratchet() {
         let step = arena.scope(|step| {
             let x = step.alloc_zeroed::<f32>(images * 784)?;
             let _hidden = step.alloc::<f32>(images * 100)?;
-            Ok::<_, Error>(x.len() / 784)
+            arena_scope::Ok(x.len() / 784)
         });
         assert_eq!((step.unwrap(), arena.stats().used_bytes), (images, 0));
     };
@@ -234,13 +234,13 @@ fn a_clearing_that_the_driver_refuses_under_a_panic_is_told_later_and_made_up_fo
                 let _dirty = step.upload(&[0xff_u8; 1000])?;
                 standin.fail_nth("cuMemsetD8Async", 1, 999);
                 assert!(!panicking, "on purpose");
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
         }));
         assert_eq!((arena.stats().used_bytes, arena.resets()), (0, 1));
         let told = match outcome {
             Ok(told) => told.unwrap_err(),
-            Err(_panic) => arena.scope(|_| Ok::<_, Error>(())).unwrap_err(),
+            Err(_panic) => arena.scope(|_| arena_scope::Ok(())).unwrap_err(),
         };
         assert!(told.to_string().contains("cuMemsetD8Async"), "{told}");
         let read = arena.scope(|step| step.read(step.alloc::<u8>(1000)?.view()));
@@ -257,7 +257,7 @@ fn poison_covers_the_step_and_nothing_else() {
     arena.mark().unwrap();
     let step = |step: &mut Scope<'_, '_, Cuda>, len: usize| {
         let x = step.upload(&vec![1.0_f32; len])?;
-        Ok::<_, Error>(x.address())
+        arena_scope::Ok(x.address())
     };
     standin.clear_calls();
     let address = arena.scope(|scope| step(scope, 2000)).unwrap();
@@ -289,8 +289,8 @@ fn a_hundred_steps_have_one_list_of_addresses_and_another_batch_has_another() {
         let list = arena.scope(|step| {
             let x = step.alloc::<f32>(batch * 784)?;
             let hidden = step.alloc::<f32>(batch * 100)?;
-            let inner = step.scope(|inner| Ok::<_, Error>(inner.alloc::<u8>(batch)?.address()))?;
-            Ok::<_, Error>([x.address(), hidden.address(), inner])
+            let inner = step.scope(|inner| arena_scope::Ok(inner.alloc::<u8>(batch)?.address()))?;
+            arena_scope::Ok([x.address(), hidden.address(), inner])
         });
         (list.unwrap(), arena.signature().unwrap())
     };

@@ -28,7 +28,7 @@ fn steps(arena: &mut Arena<Cuda>) -> Result<Vec<Vec<f32>>, Error> {
             })?;
             sums.view_mut().copy_from(y.view())?;
             read.push(step.read(y.view())?);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     read.push(sums.view().to_vec()?);
@@ -84,7 +84,7 @@ fn a_write_of_one_byte_past_a_buffer_is_found_in_its_guard_zone() {
         // The zones are filled on the arena's stream, and the poke is not on it.
         step.device().synchronise()?;
         assert_eq!(poke(x.address() + 100), sys::CUresult::CUDA_SUCCESS);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     let told = told.unwrap_err();
     let ErrorKind::GuardZone(found) = told.kind() else { panic!("{told}") };
@@ -104,7 +104,7 @@ fn without_guard_zones_the_first_byte_past_a_buffer_is_out_of_range(
     let mut arena = placed(placement, Reset::Keep);
     let poked = arena.scope(|step| {
         let x = step.alloc::<u8>(100)?;
-        Ok::<_, Error>(poke(x.address() + 100))
+        arena_scope::Ok(poke(x.address() + 100))
     });
     let poked = poked.map_or(sys::CUresult::CUDA_ERROR_UNKNOWN, |code| code);
     assert_eq!(poked == sys::CUresult::CUDA_SUCCESS, hidden, "{poked:?}");

@@ -271,7 +271,7 @@ fn slots_dropped_with_a_copy_in_flight_wait_for_it() {
         let names = standin.call_names();
         let at = |wanted| names.iter().position(|name| name == wanted);
         assert!(at("cuEventSynchronize").unwrap() < at("cuMemFreeHost").unwrap(), "{names:?}");
-        arena.scope(|_| Ok::<_, Error>(())).unwrap();
+        arena.scope(|_| arena_scope::Ok(())).unwrap();
         let again = arena.persistent_from(&[9_u8; 64]).unwrap();
         assert_eq!(again.view().to_vec().unwrap(), [9; 64], "seed {seed}");
         drop((again, arena));
@@ -293,7 +293,7 @@ fn host_memory_of_a_copy_that_cannot_be_waited_for_is_given_up_and_the_device_s_
         standin.fail_nth("cuEventSynchronize", 1, 999);
         drop(slots);
         assert_eq!((standin.calls("cuMemFreeHost"), standin.leaks().host_blocks), (0, 1));
-        arena.scope(|_| Ok::<_, Error>(())).unwrap();
+        arena.scope(|_| arena_scope::Ok(())).unwrap();
         let again = arena.persistent_from(&[9_u8; 64]).unwrap();
         assert_eq!(again.view().to_vec().unwrap(), [9; 64], "seed {seed}");
     }
@@ -318,7 +318,7 @@ fn slots_and_results_are_refused_in_a_capture_and_it_goes_on() {
             let ErrorKind::Device(error) = refused.kind() else { panic!("{refused:?}") };
             assert_eq!(error.kind, DeviceErrorKind::InCapture, "{refused}");
         }
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     graph.unwrap().replay(&mut arena).unwrap();
     slots.fill(|host| host.fill(2)).unwrap();

@@ -183,11 +183,11 @@ fn a_stream_that_cannot_be_recorded_is_waited_for_on_the_host() {
         step.also_uses(&side)?;
         standin.fail_nth("cuEventRecord", 1, 999);
         standin.clear_calls();
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     assert!(told.unwrap_err().to_string().contains("cuEventRecord"));
     assert_eq!(standin.calls("cuStreamSynchronize"), 1);
-    assert!(arena.scope(|_| Ok::<_, Error>(())).is_ok());
+    assert!(arena.scope(|_| arena_scope::Ok(())).is_ok());
 }
 
 #[test]
@@ -200,14 +200,14 @@ fn a_stream_that_cannot_be_waited_for_at_all_closes_the_arena_for_good() {
         step.also_uses(&side)?;
         standin.fail_nth("cuEventRecord", 1, 999);
         standin.fail_nth("cuStreamSynchronize", 1, 999);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     assert!(told.unwrap_err().to_string().contains("cuEventRecord"));
     assert_eq!(arena.stats().used_bytes, 0);
     for _ in 0..2 {
         // No memory either, for it may still be in use.
         for refused in [
-            arena.scope(|_| Ok::<_, Error>(())),
+            arena.scope(|_| arena_scope::Ok(())),
             arena.enter().map(drop),
             arena.persistent::<u8>(1).map(drop),
         ] {

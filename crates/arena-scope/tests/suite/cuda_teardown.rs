@@ -50,7 +50,7 @@ fn child() {
                 let _x = step.alloc::<f32>(4)?;
                 std::process::exit(7);
                 #[expect(unreachable_code, reason = "it gives the closure its type")]
-                Ok::<(), Error>(())
+                arena_scope::Ok(())
             });
         }
         "panic in a scope" => {

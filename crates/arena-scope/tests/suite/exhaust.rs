@@ -29,7 +29,7 @@ fn a_full_arena_says_so_at_once_and_asks_no_driver<D: Device>(device: D) -> Outc
         let Exhausted { asked_bytes, used_bytes, capacity_bytes, .. } = facts(&error);
         assert_eq!((*asked_bytes, *used_bytes, *capacity_bytes), (16_384, 61_440, 65_536));
         assert!(step.alloc::<u8>(4 << 10).is_ok(), "the arena remains usable");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!((counts.calls(Call::Obtain), arena.stats().driver_allocations), (1, 1));
     Ok(())
@@ -72,7 +72,7 @@ fn the_error_tells_a_runaway_request_from_a_missing_reset() -> Outcome {
             for _ in 0..300 {
                 let _ = step.alloc::<u8>(4096)?;
             }
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
         .unwrap_err();
     let scope = facts(&error).scope.as_ref().expect("a scope asked");
@@ -84,7 +84,7 @@ fn the_error_tells_a_runaway_request_from_a_missing_reset() -> Outcome {
             for _ in 0..150 {
                 let _ = step.alloc::<u8>(4096)?;
             }
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     let error = arena.scope(|step| step.alloc::<u8>(mib).map(drop)).unwrap_err();
@@ -134,7 +134,7 @@ fn a_failed_request_leaves_no_trace<D: Device>(device: D) -> Outcome {
         assert_eq!(step.stats(), before);
         assert_eq!((before.used_bytes, before.peak_bytes), (10, 10));
         assert_eq!(step.alloc_aligned::<u8>(10, Alignment::ONE)?.offset_bytes(), 10);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     // Nor in the signature: the same requests without the failed ones.
     let with_failures = arena.signature();
@@ -181,7 +181,7 @@ fn a_request_that_the_device_refuses_leaves_no_trace(
                 let _ = step.alloc::<u8>(0)?;
             }
             let _ = step.alloc::<u8>(1000)?;
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     assert_eq!(arena.observed().map(|seen| seen.is_stable()), observed.then_some(true));

@@ -32,7 +32,7 @@ fn a_thousand_steps_take_what_the_largest_takes<D: Device>(device: D) -> Outcome
             for _ in 0..10 {
                 let _ = step.alloc::<u8>(usize::try_from(next() % 10_000).unwrap_or(0))?;
             }
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         largest = largest.max(arena.high_water_bytes());
         let stats = arena.stats();
@@ -107,7 +107,7 @@ fn an_evaluation_has_scopes_of_its_own_inside_the_epoch() -> Outcome {
             hits += epoch.scope(|step| {
                 let mut right = step.alloc_zeroed::<u32>(8000)?;
                 right.as_mut_slice()[..7].fill(n);
-                Ok::<_, Error>(right.as_slice().iter().filter(|right| **right > 0).count())
+                arena_scope::Ok(right.as_slice().iter().filter(|right| **right > 0).count())
             })?;
         }
         assert_eq!(hits, 28);
@@ -129,7 +129,7 @@ fn a_shadowed_buffer_holds_its_bytes_and_an_inner_scope_does_not() -> Outcome {
         let t = step.alloc::<u8>(t.len())?;
         let _u = step.alloc::<u8>(t.len())?;
         assert_eq!(step.stats().used_bytes, 3 * MIB);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     arena.scope(|step| {
         let kept = step.scope(|inner| {

@@ -42,7 +42,7 @@ fn step<D: Device>(step: &mut Scope<'_, '_, D>) -> Result<f32, Error> {
             scratch.close()?;
             tape = before;
         }
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     let loss = step.upload(&[1.5_f32])?;
     step.read_one(loss.view())
@@ -120,7 +120,7 @@ fn promise_10_a_host_bump_grows_in_the_first_steps_only(
             }
             step.scope(|inner| {
                 let _ = inner.host_bump().alloc_slice_fill_copy(100_000, 1_u8);
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
         })?;
         if n >= 3 {
@@ -139,7 +139,7 @@ fn promise_10_a_host_bump_is_emptied_when_a_scope_opens() -> Result<(), Error> {
         arena.scope(|step| {
             let _ = step.host_bump().alloc_slice_fill_copy(50_000, 1_u8);
             sizes.push(step.host_bump().allocated_bytes());
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     assert!(sizes[3..].iter().all(|size| *size == sizes[2]), "{sizes:?}");
@@ -194,7 +194,7 @@ fn promise_9_a_replaced_kept_buffer_allocates_nothing_for_its_place() -> Result<
         arena.scope(|step| {
             kept[2 * (n * 7 % 50)] = Some(step.persistent::<u8>(100 + n * 37 % 900)?);
             kept[2 * (n * 11 % 50)] = None;
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         if n > 100 {
             assert_eq!(heap::allocations() - before, 0, "step {n}");

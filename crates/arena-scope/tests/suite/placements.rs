@@ -76,7 +76,7 @@ fn steps<D: Device>(mut arena: Arena<D>) -> Result<Told, Error> {
             told.offsets_bytes.extend([x.offset_bytes(), sum.offset_bytes(), forgotten]);
             told.offsets_bytes.extend([last.offset_bytes(), weights.offset_bytes()]);
             told.inside.push(without_allocations(step.stats()));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     told.after = without_allocations(arena.stats());
@@ -154,7 +154,7 @@ fn buffers_are_aligned_disjoint_and_outside_the_persistent_part(
         ranges.push((weights.address(), weights.address() + 777));
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ranges:?}");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })
 }
 
@@ -188,7 +188,7 @@ fn each_buffer_is_obtained_once_and_released_when_its_scope_closes() -> Outcome 
         assert_eq!(traffic(&counts), (3, 1), "an empty buffer costs no call");
         assert_eq!(x.as_slice(), [1; 100]);
         assert_eq!(step.stats().driver_allocations, 1 + 3);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(traffic(&counts), (3, 3));
     drop(arena);
@@ -237,7 +237,7 @@ fn whatever_happens_in_a_step_its_memory_is_released(
                         if inner.depth() == 2 {
                             panic!("told to");
                         }
-                        Ok::<_, Error>(())
+                        arena_scope::Ok(())
                     })
                 })
             }));
@@ -255,7 +255,7 @@ fn whatever_happens_in_a_step_its_memory_is_released(
             let after = step.upload(&[4_u8; 5])?;
             assert_eq!(traffic(&counts), (2, 0), "it comes back with the scope around it");
             assert_eq!(after.as_slice(), [4; 5]);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?,
     }
     if !matches!(end, End::ForgottenAndDropped) {
@@ -303,7 +303,7 @@ fn a_write_one_byte_outside_a_buffer_is_found_at_the_close_and_names_the_buffer(
             let x = step.alloc_aligned::<u8>(100, Alignment::ONE)?;
             let _last = step.alloc::<u8>(30)?;
             write_at(step, &x, offset);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
         .unwrap_err();
     let GuardZone { scope, request, bytes, offset_bytes, .. } = *found(&error);
@@ -323,7 +323,7 @@ fn an_overrun_in_an_inner_scope_is_found_when_that_closes() -> Outcome {
             .scope_named("backward", |inner| {
                 let x = inner.alloc::<u8>(3)?;
                 write_at(inner, &x, 3);
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
             .unwrap_err();
         let GuardZone { scope, request, .. } = *found(&error);
@@ -368,7 +368,7 @@ fn fresh_buffers_hold_zeros_or_poison(
             let mut x = step.alloc::<u8>(5000)?;
             assert!(x.as_slice().iter().all(|found| *found == byte));
             x.as_mut_slice().fill(1);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     Ok(())
@@ -389,7 +389,7 @@ fn a_close_clears_each_buffer_before_it_releases_it(
         let _x = step.alloc::<u8>(100)?;
         let _y = step.alloc::<u8>(30)?;
         before = counts.bytes(Call::Fill);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(counts.bytes(Call::Fill) - before, cleared_bytes);
     Ok(())
@@ -418,7 +418,7 @@ fn a_request_that_the_device_refuses_changes_nothing(
         assert_eq!(counts.calls(Call::Release), obtained, "nothing is held for it");
         assert_eq!(step.upload(&[3_u8; 50])?.as_slice(), [3; 50]);
         assert_eq!(x.as_slice(), [1; 100]);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     let request = arena.scope(|step| {
         drop(step.alloc::<u8>(1)?);
@@ -426,9 +426,9 @@ fn a_request_that_the_device_refuses_changes_nothing(
         assert!(matches!(step.upload(&[2_u8; 50]).unwrap_err().kind(), ErrorKind::Device(_)));
         let error = step.scope(|inner| {
             write_at(inner, &inner.alloc::<u8>(1)?, 1);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         });
-        Ok::<_, Error>(found(&error.unwrap_err()).request)
+        arena_scope::Ok(found(&error.unwrap_err()).request)
     })?;
     assert_eq!(request, 1, "it counts for nothing, and each step counts anew");
     drop(arena);
@@ -449,7 +449,7 @@ fn a_close_that_the_device_refuses_says_so_and_releases_the_rest(#[case] call: C
         let _x = step.upload(&[1_u8; 100])?;
         let _y = step.upload(&[2_u8; 100])?;
         switch.fail_nth(call, 1);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::Device(_)));
     assert_eq!(traffic(&counts), (2, 2));
@@ -468,7 +468,7 @@ fn in_separate_allocations_a_plan_is_not_followed_and_its_step_bumps() -> Outcom
     arena.scope_with(NAMED, |step| {
         drop(step.alloc::<u8>(100)?);
         assert_eq!(step.alloc::<u8>(100)?.offset_bytes(), 256);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(traffic(&counts), (2, 2));
     assert_eq!(arena.plan_deviations(NAMED).map(|seen| seen.steps), Some(0));

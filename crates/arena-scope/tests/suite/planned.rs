@@ -48,18 +48,18 @@ fn a_panic_while_a_root_scope_opens_leaves_the_arena_at_the_mark_and_the_plan_wh
         assert!(!FAILS.load(Ordering::Relaxed), "the counter of heap allocations panics");
         0
     }));
-    let step = AssertUnwindSafe(|| arena.scope_with(STEP, |_| Ok::<_, Error>(())));
+    let step = AssertUnwindSafe(|| arena.scope_with(STEP, |_| arena_scope::Ok(())));
     let told = catch_unwind(step).unwrap_err();
     assert_eq!(told.downcast_ref(), Some(&"the counter of heap allocations panics"));
     arena.stop_observing();
     assert!(in_turn(&mut arena)?);
     // A step that ends early, which an unended one before it must not make a part of itself.
-    arena.scope_with(STEP, |step| step.scope(|_| Ok::<_, Error>(())))?;
+    arena.scope_with(STEP, |step| step.scope(|_| arena_scope::Ok(())))?;
     arena.scope_with(STEP, |step| {
         let first = step.alloc::<u8>(256)?;
         let second = step.alloc::<u8>(256)?;
         assert!(first.address().abs_diff(second.address()) >= 256, "{first:?} {second:?}");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(arena.stats().used_bytes, 0);
     assert!(in_turn(&mut arena)?);
@@ -76,12 +76,12 @@ fn slots_that_could_not_be_cleared_are_not_given_out_again_before_the_root_has_c
         assert!(told.to_string().contains("fill"), "{told}");
         step.scope(|inner| {
             assert_eq!(inner.alloc::<u8>(256)?.as_slice(), [0; 256]);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
     })?;
     arena.scope_named("look", |step| {
         assert_eq!(step.alloc::<u8>(4096)?.as_slice(), [0; 4096]);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert!(in_turn(&mut arena)?, "the next step is as planned");
     Ok(())
@@ -97,7 +97,7 @@ fn a_refused_fill_takes_the_request_back() -> Outcome {
             assert!(told.to_string().contains("copy_in"), "{told}");
             let first = step.upload(&[1_u8; 256])?;
             assert_eq!((first.offset_bytes(), step.upload(&[1_u8; 512])?.offset_bytes()), (0, 256));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     let deviations = arena.plan_deviations(STEP).expect("a plan is installed");
@@ -111,7 +111,7 @@ fn a_plan_that_sets_the_mark_begins_to_poison_too() -> Outcome {
     arena.scope_with(STEP, |step| {
         assert_eq!(step.alloc::<u8>(256)?.as_slice(), [0xff; 256], "planned");
         assert_eq!(step.alloc::<u8>(256)?.as_slice(), [0xff; 256], "bumped");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     Ok(())
 }
@@ -124,7 +124,7 @@ fn a_buffer_of_elements_without_a_byte_is_not_taken_for_another_one() -> Outcome
         let nothing = step.alloc::<()>(5)?;
         let _something = step.alloc::<u8>(256)?;
         drop(nothing);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     let log = arena.recorded(STEP).expect("it was recorded");
     let drops = log.events().iter().filter(|event| matches!(event, Event::Drop { .. })).count();

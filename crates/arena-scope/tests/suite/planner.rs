@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use arena_scope::{
-    Alignment, Arena, Error, EventLog, Host, PlannedSlot, Planner, SlotTable, StepKey,
-};
+use arena_scope::{Alignment, Arena, EventLog, Host, PlannedSlot, Planner, SlotTable, StepKey};
 
 use crate::common::{KIB, host};
 
@@ -55,7 +53,7 @@ fn planned() -> (Arena<Host>, Scripted) {
 /// One request; where it lies.
 fn step(arena: &mut Arena<Host>, key: StepKey, len: usize) -> u64 {
     let placed =
-        arena.scope_with(key, |step| Ok::<_, Error>(step.alloc::<u8>(len)?.offset_bytes()));
+        arena.scope_with(key, |step| arena_scope::Ok(step.alloc::<u8>(len)?.offset_bytes()));
     placed.unwrap()
 }
 

@@ -25,7 +25,7 @@ fn poison_covers_the_step_and_nothing_else() -> Outcome {
         let again = step.alloc::<f32>(5000)?;
         assert!(again.as_slice()[..1000].iter().all(|value| value.is_nan()));
         assert!(again.as_slice()[1000..].iter().all(|value| *value == 1.0));
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(weights.as_slice(), [1.0; 100]);
     assert_eq!(kept.as_slice(), [2.0; 100]);
@@ -47,10 +47,10 @@ fn losses<D: Device>(mut arena: Arena<D>) -> Result<Vec<u32>, Error> {
                 let gradient: f32 = error.iter().zip(&x).map(|(error, x)| error * x).sum();
                 let scratch = inner.upload(&[gradient / 100.0])?;
                 let loss: f32 = error.iter().map(|error| error * error).sum();
-                Ok::<_, Error>((inner.read_one(scratch.view())?, loss))
+                arena_scope::Ok((inner.read_one(scratch.view())?, loss))
             })?;
             weight.view_mut().write(&[w - gradient])?;
-            Ok::<_, Error>(loss.to_bits())
+            arena_scope::Ok(loss.to_bits())
         })?);
     }
     Ok(losses)
@@ -73,7 +73,7 @@ fn trimmed_memory_is_poisoned_again_before_it_is_used() -> Outcome {
         arena.scope(|step| {
             let all = step.alloc::<u8>(60_000)?;
             assert!(all.as_slice().iter().all(|byte| *byte == 0xff));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
     };
     all_poison(&mut arena)?;

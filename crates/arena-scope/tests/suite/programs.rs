@@ -125,7 +125,7 @@ macro_rules! run_scope {
             End::Return => {
                 let outcome = $owner.scope_with(options, |scope| {
                     $run.scope(scope, $ops);
-                    Ok::<_, Error>(())
+                    arena_scope::Ok(())
                 });
                 assert_eq!(is_refused_fill(outcome), $run.model.close());
             }

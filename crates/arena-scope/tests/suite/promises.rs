@@ -33,7 +33,7 @@ fn promise_2_outer_buffers_stay_usable_inside<D: Device>(device: D) -> Outcome {
                     total.view_mut().copy_from(x.view())
                 })?;
                 assert_eq!(step.read(total.view())?, written::<D, _>(&[n; 4]));
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })?;
         }
         assert_eq!(epoch.read(total.view())?, written::<D, _>(&[3_u32; 4]));
@@ -75,7 +75,7 @@ fn promise_3_a_failed_call_changes_nothing<D: Device>(device: D) -> Outcome {
         assert_eq!(step.read(x.view())?, written::<D, _>(&[2_u8; 100]));
         let rest = usize::try_from(step.stats().free_bytes).unwrap_or(0);
         assert!(step.alloc_aligned::<u8>(rest, Alignment::ONE).is_ok(), "the exact fit");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(weights.view().to_vec()?, written::<D, _>(&[1_u8; 100]));
     Ok(())
@@ -139,7 +139,7 @@ fn promise_5_a_close_clears_from_the_scopes_start_to_its_high_water(
         let cleared = counts.bytes(Call::Fill) - before;
         assert_eq!(cleared, if clears { 2092 - 1524 } else { 0 });
         assert_eq!(x.as_slice(), [2; 500]);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     let cleared = counts.bytes(Call::Fill);
     assert_eq!(cleared, if clears { (2092 - 1524) + (2092 - 1000) } else { 0 });
@@ -154,7 +154,7 @@ fn promise_7_persistent_buffers_never_move<D: Device>(device: D) -> Outcome {
     let mut all = vec![(first.address(), first)];
     for n in 2..10_u8 {
         let address_of_step = |arena: &mut Arena<D>| {
-            arena.scope(|step| Ok::<_, Error>(step.alloc::<u8>(100)?.address()))
+            arena.scope(|step| arena_scope::Ok(step.alloc::<u8>(100)?.address()))
         };
         let before = address_of_step(&mut arena)?;
         let kept = arena.scope(|step| step.promote(step.upload(&[n; 100])?.view()))?;
@@ -187,13 +187,13 @@ fn promise_9_equal_requests_get_equal_addresses<D: Device>(device: D) -> Outcome
         let addresses = arena.scope_named("train", |step| {
             let x = step.alloc::<f32>(batch * 784)?;
             let inner = step.scope(|inner| {
-                Ok::<_, Error>([
+                arena_scope::Ok([
                     inner.alloc::<u8>(batch)?.address(),
                     inner.alloc::<u8>(3)?.address(),
                 ])
             })?;
             let y = step.alloc::<f32>(batch * 10)?;
-            Ok::<_, Error>([x.address(), inner[0], inner[1], y.address()])
+            arena_scope::Ok([x.address(), inner[0], inner[1], y.address()])
         })?;
         Ok((addresses, arena.signature()))
     };
@@ -274,7 +274,7 @@ fn promise_9_a_drop_in_another_place_is_no_difference() -> Outcome {
             let kept = (!drops_early).then_some(first); // Else it is dropped here.
             step.alloc::<u8>(size)?;
             drop(kept);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     let divergence = arena.stop_observing().unwrap().divergence.unwrap();
@@ -314,7 +314,7 @@ fn promise_9_heap_allocations_of_the_first_two_steps_do_not_count() -> Outcome {
         for n in 0..4 {
             arena.scope(|_| {
                 SO_FAR.set(SO_FAR.get() + if n == allocates_in { 5 } else { 0 });
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })?;
         }
         let seen = arena.stop_observing().unwrap();

@@ -24,7 +24,7 @@ fn weights_that_are_born_in_the_first_step_train_on() -> Outcome {
             let mut scratch = step.alloc::<u8>(free)?;
             scratch.as_mut_slice().fill(0xee);
             weights.as_mut_slice().iter_mut().for_each(|weight| *weight -= 0.1);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         assert_eq!(arena.stats().used_bytes, 0);
     }
@@ -45,7 +45,7 @@ fn persistent_buffers_asked_for_in_a_step_are_kept_at_the_top<D: Device>(device:
         let _ = step.alloc::<f32>(10)?;
         let kept = step.persistent::<u8>(1000)?;
         assert!(kept.is_kept() && kept.offset_bytes() == 15 * KIB);
-        Ok::<_, Error>(kept)
+        arena_scope::Ok(kept)
     })?;
     assert_eq!(arena.stats().mark_bytes, 1000, "the mark stays where it is");
     assert_eq!(arena.stats().kept_bytes, KIB);
@@ -55,10 +55,10 @@ fn persistent_buffers_asked_for_in_a_step_are_kept_at_the_top<D: Device>(device:
     // Dropped: the bytes come back with the next close, not before.
     drop(kept);
     assert_eq!(arena.stats().kept_bytes, KIB);
-    arena.scope(|_| Ok::<_, Error>(()))?;
+    arena.scope(|_| arena_scope::Ok(()))?;
     assert_eq!(arena.stats().kept_bytes, 0);
     drop(below);
-    arena.scope(|_| Ok::<_, Error>(()))?;
+    arena.scope(|_| arena_scope::Ok(()))?;
     assert_eq!(arena.stats().mark_bytes, 1000, "below the mark they come back with the arena");
     Ok(())
 }
@@ -131,11 +131,11 @@ fn gradients_accumulate_over_micro_batches() -> Outcome {
                     let gradient = inner.upload(&gradient)?;
                     let pairs = sum.as_mut_slice().iter_mut().zip(gradient.as_slice());
                     pairs.for_each(|(sum, gradient)| *sum += gradient);
-                    Ok::<_, Error>(())
+                    arena_scope::Ok(())
                 })?;
             }
             assert_eq!(sum.as_slice().iter().map(|sum| sum / 4.0).collect::<Vec<_>>(), [4.0, 5.0]);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         assert_eq!(sum.as_slice(), [16.0, 20.0]);
     }

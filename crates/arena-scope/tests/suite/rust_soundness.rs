@@ -75,7 +75,7 @@ fn views_of_two_scopes_are_mixed_in_one_list() -> Outcome {
             views.push(a.view().range(1..)?);
             let all: Vec<f32> = views.iter().flat_map(|view| view.as_slice()).copied().collect();
             assert_eq!(all, [1.0, 2.0, 3.0, 2.0]);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         let view = a.view();
         let (same, _) = shorter(outer.upload(&[1.0])?, view);
@@ -105,7 +105,7 @@ fn buffers_are_collected_in_lists_and_structs_inside_their_scope() -> Outcome {
                 let output = output.as_ref().unwrap_or(&input);
                 sum += inner.read_one(output.view())? + inner.read_one(input.view())?;
             }
-            Ok::<_, Error>(sum)
+            arena_scope::Ok(sum)
         })?;
         assert_eq!(sum, 18.0);
         Ok(())
@@ -138,10 +138,10 @@ fn nodes_on_the_host_bump_hold_buffers() -> Outcome {
                     tape = before;
                 }
                 sum = *here;
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })?;
             assert_eq!(sum, 4950.0);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     Ok(())
@@ -156,7 +156,7 @@ fn what_an_inner_scope_puts_on_its_bump_leaves_the_outer_bump_alone() -> Outcome
             outer.scope(|inner| {
                 let _ = inner.host_bump().alloc_slice_copy(&[9_u64; 1000]);
                 assert_eq!(words, [7; 1000]);
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })?;
             std::mem::forget(outer.enter()?);
         }
@@ -192,7 +192,7 @@ fn scopes_of_two_arenas_are_swapped_without_harm() -> Outcome {
         // An inner scope opened through the swapped handle belongs to the arena it came from.
         scope_a.scope(|inner| {
             assert_eq!((inner.depth(), inner.alloc::<u8>(1)?.address()), (2, base_b + 256));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     assert_eq!((a.stats().used_bytes, b.stats().used_bytes), (0, 0));
@@ -219,7 +219,7 @@ fn scopes_of_different_depths_are_swapped_without_harm() -> Outcome {
         flat.scope(|inner| {
             assert_eq!(inner.depth(), 3);
             all_keep_their_bytes(&mut [inner.alloc::<u8>(100)?]);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         let fourth = flat.alloc::<u8>(100)?;
         all_keep_their_bytes(&mut [below, first, second, third, fourth]);
@@ -371,7 +371,7 @@ fn views_outlive_the_drop_of_other_views_and_a_forgotten_buffer_is_harmless() ->
         };
         assert_eq!(rest.as_slice(), [2, 3]);
         std::mem::forget(step.alloc::<u8>(10)?);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(arena.stats().used_bytes, 0);
     Ok(())

@@ -59,7 +59,7 @@ fn a_panic_leaves_the_arena_where_the_scope_began<D: Device>(device: D) -> Outco
                     let _two = guard.scope().alloc::<u8>(1000)?;
                     unwind();
                     #[expect(unreachable_code, reason = "it names the error type")]
-                    Ok::<(), Error>(())
+                    arena_scope::Ok(())
                 })
             })
         }));
@@ -68,7 +68,7 @@ fn a_panic_leaves_the_arena_where_the_scope_began<D: Device>(device: D) -> Outco
         assert_eq!(arena.generation() - generation, if depth == 1 { 1 } else { 3 });
         arena.scope(|step| {
             assert_eq!((step.depth(), step.alloc::<u8>(1)?.offset_bytes()), (1, 256));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     // Caught inside a scope: the outer one goes on.
@@ -79,13 +79,13 @@ fn a_panic_leaves_the_arena_where_the_scope_began<D: Device>(device: D) -> Outco
                 let _scratch = inner.alloc::<u8>(1000)?;
                 unwind();
                 #[expect(unreachable_code, reason = "it names the error type")]
-                Ok::<(), Error>(())
+                arena_scope::Ok(())
             })
         }));
         assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"expected"));
         assert_eq!((step.depth(), step.stats().used_bytes), (1, 257));
         assert!(step.alloc::<u8>(1)?.address() > x.address());
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     drop(below);
     Ok(())
@@ -136,14 +136,14 @@ fn a_clearing_that_fails_is_told_once_and_made_up_for(#[case] panicking: bool) -
             if panicking {
                 unwind();
             }
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })
     }));
     assert_eq!((arena.stats().used_bytes, arena.resets()), (0, 1));
     if panicking {
         // The body's panic, and no abort.
         assert_eq!(outcome.unwrap_err().downcast_ref(), Some(&"expected"));
-        let told = arena.scope(|_| Ok::<_, Error>(())).unwrap_err();
+        let told = arena.scope(|_| arena_scope::Ok(())).unwrap_err();
         assert!(told.to_string().contains("fill"), "{told}");
     } else {
         let told = outcome.expect("no panic").unwrap_err();
@@ -152,7 +152,7 @@ fn a_clearing_that_fails_is_told_once_and_made_up_for(#[case] panicking: bool) -
     arena.scope(|step| {
         let bytes = step.alloc::<u8>(1000)?;
         assert_eq!(bytes.as_slice(), [0; 1000], "cleared before it is handed out");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     Ok(())
 }
@@ -167,7 +167,7 @@ fn a_clearing_that_keeps_failing_refuses_the_next_scope() -> Outcome {
     assert!(told.to_string().contains("fill"), "{told}");
     for _ in 0..3 {
         switch.fail_nth(Call::Fill, 1);
-        let told = arena.scope(|_| Ok::<_, Error>(())).unwrap_err();
+        let told = arena.scope(|_| arena_scope::Ok(())).unwrap_err();
         assert!(told.to_string().contains("fill"), "{told}");
         assert_eq!(arena.stats().used_bytes, 0);
     }
@@ -200,7 +200,7 @@ fn the_bodys_error_is_the_cause_and_the_failed_clearing_waits() -> Outcome {
 #[case::alloc(|arena: &mut Arena<_>| arena.enter().map(drop))]
 #[case::persistent(|arena: &mut Arena<_>| arena.persistent::<u8>(1).map(drop))]
 #[case::persistent_from(|arena: &mut Arena<_>| arena.persistent_from(&[1_u8]).map(drop))]
-#[case::scope(|arena: &mut Arena<_>| arena.scope(|_| Ok::<_, Error>(())))]
+#[case::scope(|arena: &mut Arena<_>| arena.scope(|_| arena_scope::Ok(())))]
 #[case::check(|arena: &mut Arena<_>| arena.check())]
 fn a_dropped_guards_failure_is_told_by_the_next_fallible_call(
     #[case] next: fn(&mut Arena<arena_scope::device::Failing<Host>>) -> Outcome,
@@ -253,7 +253,7 @@ fn a_forgotten_inner_guard_wastes_bytes_until_the_outer_scope_closes<D: Device>(
         step.scope(|again| {
             assert_eq!(again.depth(), 2);
             assert!(again.alloc::<u8>(1)?.offset_bytes() >= end);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         // The same by a leak, more than one level deep.
         let leaked = Box::leak(Box::new(step.enter()?));
@@ -262,7 +262,7 @@ fn a_forgotten_inner_guard_wastes_bytes_until_the_outer_scope_closes<D: Device>(
         drop(deepest.scope().alloc::<u8>(100)?);
         assert!(step.alloc::<u8>(1)?.offset_bytes() > end);
         assert_eq!(step.read(outer.view())?, crate::common::written::<D, _>(&[1_u8; 100]));
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!((arena.stats().used_bytes, arena.resets()), (0, 1));
     assert_eq!(arena.generation(), 5, "every scope was closed or settled");
@@ -292,7 +292,7 @@ fn a_forgotten_root_guard_is_settled_by_the_next_scope<D: Device>(device: D) -> 
         let cleared = counts.bytes(Call::Fill);
         arena.scope(|step| {
             assert_eq!((step.depth(), step.alloc::<u8>(1)?.offset_bytes()), (1, 0));
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         // The second time with the kept byte of the first.
         let expected = 1256 + 1 + u64::from(leak);
@@ -310,7 +310,7 @@ fn a_forgotten_inner_guard_is_cleared_as_it_asked_when_its_bytes_come_back() -> 
         let mut guard = step.enter_with(ScopeOptions::default().reset(Reset::Zero))?;
         drop(guard.scope().upload(&[0xff_u8; 1000])?);
         std::mem::forget(guard);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     arena.scope(|step| {
         assert_eq!(step.alloc::<u8>(1000)?.as_slice(), [0; 1000]);

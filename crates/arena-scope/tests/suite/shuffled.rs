@@ -24,7 +24,7 @@ fn places(seed: u64) -> Result<Vec<Vec<i64>>, Error> {
                 addresses.push(step.alloc::<u8>(100 * len)?.address());
             }
             let first = *first.get_or_insert(addresses[0]);
-            Ok::<_, Error>(addresses.iter().map(|a| a.wrapping_sub(first).cast_signed()).collect())
+            arena_scope::Ok(addresses.iter().map(|a| a.wrapping_sub(first).cast_signed()).collect())
         })?);
     }
     Ok(steps)
@@ -86,7 +86,7 @@ fn a_place_is_free_again_when_its_scope_has_closed() -> Outcome {
             step.scope(|inner| {
                 let buffer = inner.upload(&[n; 256])?;
                 assert!(!region.contains(&buffer.address()), "time {n}");
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })?;
         }
         assert_eq!(outer.as_slice(), [7; 256]);
@@ -113,7 +113,7 @@ fn what_fits_the_bump_fits_whatever_is_drawn() -> Outcome {
                 assert_eq!(small[1].as_slice(), [2; 256]);
                 assert_eq!(large.as_slice(), [3; LARGE]);
                 assert_eq!(large.offset_bytes(), 3 * 256);
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
         })?;
         assert_eq!(weights.as_slice(), [5; 256]);

@@ -2,8 +2,7 @@
 
 use arena_scope::device::{Call, Counting};
 use arena_scope::{
-    Alignment, ByteSize, Device, Error, ErrorKind, Probe, Reset, ScopeOptions, bytes_of,
-    elements_of,
+    Alignment, ByteSize, Device, ErrorKind, Probe, Reset, ScopeOptions, bytes_of, elements_of,
 };
 use rstest::rstest;
 
@@ -34,11 +33,11 @@ fn an_empty_buffer_is_served_anywhere_without_a_call<D: Device>(device: D) -> Ou
         }
         assert_eq!(step.promote(full.view())?.len(), 0);
         assert_eq!(step.stats().kept_bytes, 0);
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert_eq!(counts.calls(Call::Fill), 1, "the close cleared what the step used");
 
-    arena.scope(|_| Ok::<_, Error>(()))?;
+    arena.scope(|_| arena_scope::Ok(()))?;
     let calls = Call::ALL.map(|call| counts.calls(call));
     assert_eq!(calls.iter().sum::<u64>(), 2, "an empty scope has nothing to clear");
     Ok(())
@@ -98,7 +97,7 @@ fn byte_counts_beyond_32_bits_are_exact() -> Outcome {
         let facts = error.as_exhausted().expect("it does not fit");
         assert_eq!(facts.asked_bytes, 17_179_869_184);
         assert_eq!(facts.missing_bytes, 17_179_869_184 - (1 << 30));
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
 
     let mut large = arena(Probe::new(), 20 << 30)?;

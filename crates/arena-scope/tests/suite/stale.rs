@@ -1,7 +1,7 @@
 //! Stale contents, and clearing the right bytes.
 
 use arena_scope::device::{Call, Counting};
-use arena_scope::{Device, Error, ErrorKind, Host, Reset, ScopeOptions, View, ViewMut};
+use arena_scope::{Device, ErrorKind, Host, Reset, ScopeOptions, View, ViewMut};
 use rstest::rstest;
 
 use crate::common::{KIB, MIB, Outcome, arena, builder, counting, host};
@@ -115,7 +115,7 @@ fn zeroing_reaches_the_high_water_of_inner_scopes_and_no_further() -> Outcome {
         let _a = step.upload(&[0xff_u8; 1000])?;
         step.scope(|inner| inner.upload(&[0xff_u8; 100_000]).map(drop))?;
         assert_eq!((counts.calls(Call::Fill), step.stats().used_bytes), (0, 5096));
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     // The inner buffer starts at the next multiple of 256: 5120 and 100 000 more.
     assert_eq!((counts.calls(Call::Fill), counts.bytes(Call::Fill)), (1, 101_024));
@@ -123,10 +123,10 @@ fn zeroing_reaches_the_high_water_of_inner_scopes_and_no_further() -> Outcome {
     arena.scope(|step| {
         let all = step.alloc::<u8>(200_000)?;
         assert!(all.as_slice().iter().all(|byte| *byte == 0));
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     })?;
     assert!(weights.as_slice().iter().all(|byte| *byte == 0x11));
-    arena.scope_with(zero, |_| Ok::<_, Error>(()))?;
+    arena.scope_with(zero, |_| arena_scope::Ok(()))?;
     assert_eq!(counts.calls(Call::Fill), 1, "nothing allocated, nothing cleared");
     Ok(())
 }
@@ -163,7 +163,7 @@ fn clearing_stops_below_what_was_kept_meanwhile(
         let mut kept = step.persistent::<u8>(1024)?;
         assert_eq!(kept.offset_bytes(), 3072, "it covers what the inner scope used");
         kept.view_mut().fill_bytes(7)?;
-        Ok::<_, Error>(kept)
+        arena_scope::Ok(kept)
     })?;
     assert_eq!((counts.calls(Call::Fill), counts.bytes(Call::Fill)), (2, 1024 + 3072));
     assert_eq!(kept.as_slice(), [7; 1024]);

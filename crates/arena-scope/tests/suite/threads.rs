@@ -31,7 +31,7 @@ fn each_thread_has_an_arena_and_none_sees_anothers_bytes() -> Outcome {
                         std::thread::yield_now();
                         let both = mine.as_slice().iter().chain(more.as_slice());
                         assert!(both.copied().all(|byte| byte == id), "step {n} of thread {id}");
-                        Ok::<_, Error>(())
+                        arena_scope::Ok(())
                     })?;
                 }
                 Ok(arena)
@@ -68,7 +68,7 @@ fn threads_share_one_arena_by_parts_of_a_buffer_that_their_scope_outlives() -> O
             });
             let last: Vec<u8> = block.as_slice().chunks(4096).map(|part| part[4095]).collect();
             assert_eq!(last, [19, 18, 17, 16]);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
     }
     Ok(())

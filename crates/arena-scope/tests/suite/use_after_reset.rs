@@ -71,7 +71,7 @@ fn a_promoted_result_survives_what_the_outer_scope_writes_next<D: Device>(device
         let nine = outer.upload(&[9.0_f32; 4])?;
         assert!(nine.address().abs_diff(promoted.address()) >= 16, "disjoint");
         assert_eq!(outer.read(promoted.view())?, written::<D, _>(&[1.0, 2.0, 3.0, 4.0_f32]));
-        Ok::<_, Error>(promoted)
+        arena_scope::Ok(promoted)
     })?;
     arena.scope(|step| step.upload(&[8.0_f32; 4000]).map(drop))?;
     assert_eq!(promoted.view().to_vec()?, written::<D, _>(&[1.0, 2.0, 3.0, 4.0_f32]));
@@ -96,7 +96,7 @@ fn a_copy_into_a_buffer_of_the_outer_scope_is_a_way_out<D: Device>(device: D) ->
 // B014, B077: dropping a handle never puts bytes anywhere.
 fn a_late_drop_frees_nothing<D: Device>(device: D) -> Outcome {
     let mut arena = arena(device, 64 * KIB)?;
-    let first = arena.scope(|step| Ok::<_, Error>(step.alloc::<u8>(64)?.address()))?;
+    let first = arena.scope(|step| arena_scope::Ok(step.alloc::<u8>(64)?.address()))?;
     arena.scope(|step| {
         let early = step.alloc::<u8>(64)?;
         assert_eq!(early.address(), first, "the reset gave the address back");
@@ -121,7 +121,7 @@ fn an_outer_buffer_dropped_inside_keeps_its_bytes_until_the_outer_scope_closes()
         outer.scope(move |inner| {
             drop(moved);
             assert!(inner.alloc::<u8>(64)?.address() > address);
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         assert!(outer.alloc::<u8>(64)?.address() > address);
         Ok(())

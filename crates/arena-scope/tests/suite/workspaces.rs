@@ -58,12 +58,12 @@ fn the_workspace_is_of_the_algorithm_that_runs<D: Device>(device: D) -> Outcome 
                     assert_eq!((algorithm, workspace.len() as u64), (taken, bytes));
                     assert_eq!(inner.stats().used_bytes, level.used_bytes + bytes);
                     assert!(workspace.address().is_multiple_of(256));
-                    Ok::<_, Error>(algorithm)
+                    arena_scope::Ok(algorithm)
                 },
             )?;
             assert_eq!(saved, taken);
             assert_eq!(step.stats().used_bytes, level.used_bytes, "scratch goes back");
-            Ok::<_, Error>(())
+            arena_scope::Ok(())
         })?;
         let until = choices.iter().position(|choice| *choice == taken).unwrap_or(0);
         assert_eq!(asked, choices[..=until], "each is asked for the call as it is made");
@@ -95,12 +95,12 @@ fn a_workspace_that_no_algorithm_fits_into_is_named<D: Device>(device: D) -> Out
     assert_eq!((*asked_bytes, *free_bytes, scope.name), (128 * MIB, 64 * MIB, "convolution"));
 
     let refused = arena.scope(|step| {
-        step.with_workspace("convolution", [], |_: &()| Ok(0), |_, (), _| Ok::<_, Error>(()))
+        step.with_workspace("convolution", [], |_: &()| Ok(0), |_, (), _| arena_scope::Ok(()))
     });
     let refused = refused.unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NoChoice { .. }), "{refused}");
     let absurd = arena.scope(|step| {
-        step.with_workspace("convolution", [()], |()| Ok(u64::MAX), |_, (), _| Ok::<_, Error>(()))
+        step.with_workspace("convolution", [()], |()| Ok(u64::MAX), |_, (), _| arena_scope::Ok(()))
     });
     assert!(matches!(absurd.unwrap_err().kind(), ErrorKind::TooBig { .. }));
     arena.scope(|step| {
@@ -119,7 +119,12 @@ fn a_workspace_that_no_algorithm_fits_into_is_named<D: Device>(device: D) -> Out
 fn the_error_of_a_workspace_names_the_call() -> Outcome {
     let mut arena = arena(arena_scope::Host::new(), 1024)?;
     let outcome = arena.scope(|step| {
-        step.with_workspace("convolution", [4096], |&bytes| Ok(bytes), |_, _, _| Ok::<_, Error>(()))
+        step.with_workspace(
+            "convolution",
+            [4096],
+            |&bytes| Ok(bytes),
+            |_, _, _| arena_scope::Ok(()),
+        )
     });
     let error = outcome.unwrap_err();
     let call_site = error.as_exhausted().and_then(|facts| facts.call_site).expect("it is named");

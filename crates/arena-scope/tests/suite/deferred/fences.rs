@@ -109,7 +109,7 @@ fn reuse(arena: &mut Arena<Deferred>) {
     let reused = arena.scope(|step| {
         let y = step.upload(&[9_u8; 16])?;
         assert_eq!(y.offset_bytes(), 0, "the address of `x`");
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     reused.unwrap();
     arena.device().synchronise().unwrap();
@@ -162,7 +162,7 @@ fn writer_is_seen(seed: u64, declares: bool) -> bool {
         if declares {
             x.also_used_on(&side)?;
         }
-        Ok::<_, Error>(side.read(x.address(), 16))
+        arena_scope::Ok(side.read(x.address(), 16))
     });
     seen.unwrap().wait().unwrap() == X
 }
@@ -231,11 +231,11 @@ fn a_persistent_buffer_s_declaration_outlasts_every_close() {
         let address = kept.address();
         kept.also_used_on(&side).unwrap();
         for _ in 0..2 {
-            arena.scope(|_| Ok::<_, Error>(())).unwrap();
+            arena.scope(|_| arena_scope::Ok(())).unwrap();
         }
         let seen = side.read(address, 16);
         drop(kept);
-        arena.scope(|_| Ok::<_, Error>(())).unwrap();
+        arena.scope(|_| arena_scope::Ok(())).unwrap();
         let again = arena.persistent_from(&[9_u8; 16]).unwrap();
         assert_eq!(again.address(), address, "its bytes are given out again");
         arena.device().synchronise().unwrap();

@@ -136,7 +136,7 @@ fn in_a_capture_what_a_replay_cannot_do_is_refused() {
         for refused in &refusals {
             assert_eq!(kind(refused), DeviceErrorKind::InCapture, "{refused}");
         }
-        Ok::<_, Error>(())
+        arena_scope::Ok(())
     });
     captured.unwrap().replay(&mut arena).unwrap();
 }

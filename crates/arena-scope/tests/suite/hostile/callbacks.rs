@@ -66,7 +66,7 @@ fn a_panic_in_a_join_does_not_forget_the_declared_streams(
                     assert!(inner, "the inner close has panicked");
                     seen = Some(side.read(x.address(), 16));
                 }
-                Ok::<_, Error>(())
+                arena_scope::Ok(())
             })
         });
         assert_eq!(panicked, !in_an_inner_close);
