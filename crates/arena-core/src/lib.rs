@@ -38,6 +38,7 @@ mod fence;
 mod gaps;
 mod hunting;
 mod kept;
+mod one_thread;
 mod ordered;
 mod packed;
 mod pin;
@@ -72,6 +73,7 @@ pub use stats::Stats;
 /// What `arena-scope` is made of. Nobody else may call it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
+    pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;
     pub use crate::region::Region;
     pub use crate::steps::{FrameId, StepFigures, Steps, Watch};

@@ -31,6 +31,7 @@ use crate::error::{Error, ErrorKind, ScopeFacts};
 use crate::event_log::EventLog;
 use crate::hunting::Separate;
 use crate::layout::{Span, bytes_of};
+use crate::one_thread::UsedOnSeveralThreads;
 use crate::pin::RegionPin;
 use crate::placement::Placement;
 use crate::plan::Plans;
@@ -72,6 +73,9 @@ pub struct Steps<D: Device = Host> {
     /// Root frames ended so far.
     resets: Cell<u64>,
 }
+
+// SAFETY: nothing implements the trait, so this promises nothing.
+unsafe impl<D: Device> Sync for Steps<D> where Self: UsedOnSeveralThreads {}
 
 /// What is known of a root scope that has closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
