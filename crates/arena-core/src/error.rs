@@ -97,6 +97,12 @@ pub enum ErrorKind {
         /// Bytes of one element.
         element_bytes: u64,
     },
+    /// An arena was to be built without a capacity.
+    #[error(
+        "the arena has no capacity, and there is no right default: give one to the builder. To find it, run \
+         one step of each kind on an arena of the device `Probe` and call `smallest_capacity_bytes()`"
+    )]
+    NoCapacity,
     /// The alignment is none.
     #[error(transparent)]
     BadAlignment(#[from] BadAlignment),

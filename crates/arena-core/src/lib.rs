@@ -54,8 +54,8 @@ mod zones;
 
 pub use buffer::{Persistent, Transient, View, ViewMut};
 pub use bytes::{Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError};
-pub use capacity::{Capacity, DeviceMemory};
-pub use device::{Captures, Cuda, Device, Host, HostVisible, Probe};
+pub use capacity::Capacity;
+pub use device::{Captures, Cuda, Device, DeviceMemory, Host, HostVisible, Probe};
 pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
 };

@@ -91,10 +91,9 @@ fn headroom_leaves_room_for_a_library() {
     let standin = Standin::load().unwrap();
     standin.set_memory(1000 << 20, 1000 << 20);
     let device = Cuda::new(0).unwrap();
-    let memory = device.memory().unwrap();
     let everything = Capacity::fraction_of_free(1.0);
-    assert!(everything.of(&memory).unwrap_err().to_string().contains("headroom"));
-    let capacity = everything.headroom(ByteSize::mib(100)).of(&memory).unwrap();
+    assert!(everything.on(&device).unwrap_err().to_string().contains("headroom"));
+    let capacity = everything.headroom(ByteSize::mib(100)).on(&device).unwrap();
     assert_eq!(capacity, ByteSize::mib(900));
     let context = device.context().clone();
     let arena = RawArena::new(device, capacity).unwrap();

@@ -6,6 +6,7 @@ mod common;
 mod heap;
 
 mod align;
+mod capacities;
 mod compile_fail;
 mod deferred;
 mod exhaust;

@@ -13,8 +13,7 @@ use super::event::Event;
 use super::presence;
 use super::ranges::Ranges;
 use crate::bytes::Alignment;
-use crate::capacity::DeviceMemory;
-use crate::device::{Device, Obtained};
+use crate::device::{Device, DeviceMemory, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 
 /// A CUDA device, with the stream that the arena belongs to.
@@ -151,16 +150,6 @@ impl Cuda {
     pub(crate) fn find_stream(&self, stream: &CudaStream) -> Option<Arc<CudaStream>> {
         let streams = self.streams.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         streams.iter().find(|known| ptr::eq(known.as_ptr(), stream)).and_then(Weak::upgrade)
-    }
-
-    /// What the device has, and what of it is free now.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal.
-    pub fn memory(&self) -> Result<DeviceMemory, Error> {
-        let (free_bytes, total_bytes) = self.call(memory_info)?;
-        Ok(DeviceMemory { device: self.name.clone(), free_bytes, total_bytes })
     }
 
     /// Runs driver calls with the device current, unless it is lost.
@@ -306,6 +295,11 @@ unsafe impl Device for Cuda {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        let (free_bytes, total_bytes) = self.call(memory_info)?;
+        Ok(DeviceMemory { device: self.name(), free_bytes, total_bytes })
     }
 
     /// What `cuMemAlloc` promises ("suitably aligned for any kind of variable") is 256 bytes on every
