@@ -4,7 +4,7 @@
 
 use crate::bytes::ByteSize;
 use crate::device::{Device, DeviceMemory};
-use crate::error::{DeviceError, DeviceErrorKind, Error};
+use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
 
 /// A wish for a capacity: bytes, or a fraction of a device's memory, with headroom that is left to
 /// the driver and to libraries.
@@ -116,7 +116,8 @@ impl Capacity {
         }
         if asked_bytes > usable_bytes {
             let (headroom, held) = (self.headroom, total_bytes.saturating_sub(free_bytes));
-            let kind = DeviceErrorKind::OutOfMemory { asked_bytes, free_bytes, total_bytes };
+            let shortage = Shortage { asked_bytes, free_bytes, total_bytes };
+            let kind = DeviceErrorKind::OutOfMemory(Some(shortage));
             let headroom = match headroom.bytes() {
                 0 => String::new(),
                 bytes => format!(" less {bytes} of headroom"),
@@ -201,9 +202,8 @@ mod tests {
         let memory = DeviceMemory { device: "gpu".to_owned(), free_bytes: 850, total_bytes: 1000 };
         let error = capacity.of(&memory).unwrap_err();
         let ErrorKind::Device(device_error) = error.kind() else { panic!("{error}") };
-        let expected =
-            DeviceErrorKind::OutOfMemory { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 };
-        assert_eq!(device_error.kind, expected);
+        let expected = Some(Shortage { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 });
+        assert_eq!(device_error.kind, DeviceErrorKind::OutOfMemory(expected));
         assert!(error.to_string().contains("a fraction of what is free"), "{error}");
     }
 

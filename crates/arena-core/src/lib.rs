@@ -58,6 +58,7 @@ pub use capacity::Capacity;
 pub use device::{Captures, Cuda, Device, DeviceMemory, Host, HostVisible, Probe};
 pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
+    Shortage,
 };
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span, bytes_of, elements_of};

@@ -70,9 +70,9 @@ pub use arena_core::{
     Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
     Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,
     EventLog, Exhausted, GuardZone, Host, HostVisible, ParseByteSizeError, Persistent, Placement,
-    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, SlotTable, SlotTableError,
-    Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of,
-    layout,
+    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, Shortage, SlotTable,
+    SlotTableError, Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of,
+    device, elements_of, layout,
 };
 #[cfg(feature = "_cuda")]
 pub use arena_core::{cuda, cudarc};

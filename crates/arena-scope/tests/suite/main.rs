@@ -39,6 +39,8 @@ mod cuda_blas;
 #[cfg(feature = "_cuda")]
 mod cuda_declared;
 #[cfg(feature = "_cuda")]
+mod cuda_driver_errors;
+#[cfg(feature = "_cuda")]
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
