@@ -82,6 +82,9 @@ pub use bytemuck::{Pod, Zeroable};
 /// The bindings that [`Cuda`] is built on, of the version that its buffers implement the traits of.
 #[cfg(feature = "_cuda")]
 pub use cudarc;
+/// [`f16`](half::f16) and [`bf16`](half::bf16), which buffers can hold.
+#[cfg(feature = "half")]
+pub use half;
 
 // Offsets and addresses are `u64`; slices of them need a `usize` as wide.
 static_assertions::const_assert_eq!(usize::BITS, 64);

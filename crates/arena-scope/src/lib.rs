@@ -66,6 +66,25 @@ pub use scope::Scope;
 pub use steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
 pub use step_key::StepKey;
 
+/// Floats of 16 bits, [`f16`](half::f16) and [`bf16`](half::bf16), which buffers can hold.
+///
+/// ```
+/// use arena_scope::half::bf16;
+/// use arena_scope::{Arena, ByteSize, Host, Transient};
+///
+/// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+/// let weights = arena.persistent_from(&[bf16::from_f32(0.5); 100])?;
+/// assert_eq!(arena.stats().used_bytes, 200);
+/// arena.scope(|step| {
+///     let mut y: Transient<bf16> = step.alloc_zeroed(100)?;
+///     y.view_mut().copy_from(weights.view())?;
+///     assert_eq!(y.as_slice()[99].to_f32(), 0.5);
+///     arena_scope::Ok(())
+/// })?;
+/// # arena_scope::Ok(())
+/// ```
+#[cfg(feature = "half")]
+pub use arena_core::half;
 pub use arena_core::{
     Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
     Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,

@@ -5,6 +5,9 @@
 mod common;
 mod heap;
 
+#[cfg(feature = "half")]
+mod half_floats;
+
 mod align;
 mod capacities;
 mod compile_fail;
