@@ -53,6 +53,7 @@ mod scope;
 mod slots;
 mod state;
 mod steady_state;
+mod step_buffer;
 mod step_bump;
 mod step_key;
 mod workspace;
@@ -64,6 +65,7 @@ pub use options::ScopeOptions;
 pub use planner::Planner;
 pub use scope::Scope;
 pub use steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
+pub use step_buffer::StepBuffer;
 pub use step_key::StepKey;
 
 /// Floats of 16 bits, [`f16`](half::f16) and [`bf16`](half::bf16), which buffers can hold.
@@ -89,7 +91,7 @@ pub use arena_core::{
     Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
     Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,
     EventLog, Exhausted, GuardZone, Host, HostVisible, ParseByteSizeError, Persistent, Placement,
-    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, Shortage, SlotTable,
+    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, ScopeId, Shortage, SlotTable,
     SlotTableError, Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of,
     device, elements_of, layout,
 };
