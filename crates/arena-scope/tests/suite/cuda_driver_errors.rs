@@ -1,6 +1,7 @@
 //! An error of a call of cudarc leaves a scope by `?`, as one of the arena's.
 
-use arena_scope::{Arena, ByteSize, Cuda, DeviceErrorKind, Error, ErrorKind};
+use arena_scope::errors::DeviceErrorKind;
+use arena_scope::{Arena, ByteSize, Cuda, Error, ErrorKind};
 use cuda_standin::Standin;
 use rstest::rstest;
 
