@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::cuda::{Seen, arena, arena_with, settle, side_stream};
 use arena_scope::cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg, sys};
 use arena_scope::cudarc::nvrtc::Ptx;
+use arena_scope::errors::Exhausted;
 use arena_scope::{
-    Arena, ByteSize, Cuda, Device, Error, Exhausted, Persistent, Reset, Scope, ScopeOptions, View,
-    ViewMut,
+    Arena, ByteSize, Cuda, Device, Error, Persistent, Reset, Scope, ScopeOptions, View, ViewMut,
 };
 use cuda_standin::{Mode, Standin};
 
