@@ -12,6 +12,7 @@ mod exhaust;
 mod grow;
 mod hostile;
 mod model;
+mod needs;
 mod no_heap;
 mod page_faults;
 mod placements;
