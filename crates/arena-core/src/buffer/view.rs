@@ -104,6 +104,32 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         alignment.divides(self.address)
     }
 
+    /// This view, if its address is a multiple of `alignment_bytes`. A layer or a launch asks this of an
+    /// operand before a kernel that needs it: one with vector loads would end the CUDA context. What
+    /// kernels and libraries need has names, such as [`Alignment::VECTOR_LOAD`].
+    ///
+    /// A whole buffer is as aligned as it was asked for; a view into its middle may be less.
+    ///
+    /// ```
+    /// use arena_core::{ByteSize, ErrorKind, Host, RawArena};
+    ///
+    /// let arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32; 9])?;
+    /// assert_eq!(x.view().aligned(16)?.len(), 9);
+    /// let error = x.view().range(1..)?.aligned(16).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misaligned`] with the address and the alignment; [`ErrorKind::BadAlignment`] when
+    /// `alignment_bytes` is no power of two.
+    pub fn aligned(self, alignment_bytes: u64) -> Result<Self, Error> {
+        check_aligned(self.address, alignment_bytes)?;
+        Ok(self)
+    }
+
     /// The elements of `range`.
     ///
     /// # Errors
@@ -255,6 +281,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     pub fn reborrow(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: this access is borrowed mutably meanwhile.
         unsafe { ViewMut::new(self.address, self.len, self.region) }
+    }
+
+    /// This access, if its address is a multiple of `alignment_bytes`; see [`View::aligned`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`View::aligned`].
+    pub fn aligned(self, alignment_bytes: u64) -> Result<Self, Error> {
+        check_aligned(self.address, alignment_bytes)?;
+        Ok(self)
     }
 
     /// The elements of `range`, for the rest of this access' life.
@@ -448,6 +484,14 @@ fn resolve(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)
         }
         .into()),
     }
+}
+
+fn check_aligned(address: u64, alignment_bytes: u64) -> Result<(), Error> {
+    let alignment = Alignment::new(alignment_bytes)?;
+    if alignment.divides(address) {
+        return Ok(());
+    }
+    Err(ErrorKind::Misaligned { address, alignment }.into())
 }
 
 fn row_range<T>(layout: &RowLayout, row: usize) -> Result<std::ops::Range<usize>, Error> {
