@@ -304,7 +304,7 @@ impl<D: Device> Steps<D> {
             let span = Span { end_bytes, ..span };
             let (address, bytes) = (self.address_of(span), span.len_bytes());
             // SAFETY: the range lies in the transient zone, and the caller says that it is free.
-            unsafe { self.region.device().fill(address, bytes, value) }?;
+            unsafe { self.region.device().fill(address, bytes, value.into()) }?;
         }
         Ok(())
     }
