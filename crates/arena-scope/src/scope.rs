@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use arena_core::for_scopes::{FrameId, Region};
+use arena_core::for_scopes::{FrameId, Region, Steps};
 use arena_core::{
     Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, RowLayout, Stats, Transient, View,
 };
@@ -280,7 +280,11 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     }
 
     pub(crate) fn region(&self) -> &'s Region<D> {
-        self.state.steps.region()
+        self.steps().region()
+    }
+
+    pub(crate) fn steps(&self) -> &'s Steps<D> {
+        &self.state.steps
     }
 }
 

@@ -451,6 +451,12 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
 }
 
 impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
+    /// The elements as a slice.
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        self.view().as_slice()
+    }
+
     /// The elements as a mutable slice.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
