@@ -16,6 +16,7 @@ mod exhaust;
 mod grow;
 mod hostile;
 mod model;
+mod needs;
 mod no_heap;
 mod page_faults;
 mod placements;
