@@ -101,7 +101,7 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// One byte: no alignment at all.
+    /// One byte: every address is aligned.
     pub const ONE: Self = Self { low_bits: 0 };
     /// 256 bytes, the default.
     pub const DEFAULT: Self = Self { low_bits: 255 };
@@ -182,9 +182,9 @@ impl fmt::Display for Alignment {
     }
 }
 
-/// An alignment that was asked for and is none.
+/// A number that was asked for as an alignment and cannot be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} is no alignment: it must be a power of two between 1 and 2^61")]
+#[error("{asked} is not an alignment: an alignment is a power of two from 1 to 2^61")]
 pub struct BadAlignment {
     /// What was asked for, in bytes.
     pub asked: u64,

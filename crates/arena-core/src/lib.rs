@@ -33,6 +33,8 @@ mod capacity;
 pub mod cuda;
 mod demand;
 mod error;
+#[cfg(test)]
+mod error_texts;
 mod event_log;
 mod fence;
 mod gaps;

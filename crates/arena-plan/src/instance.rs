@@ -90,7 +90,7 @@ pub enum InstanceError {
     #[error("the sizes and fixed offsets add up to more than {} bytes", Instance::MAX_TOTAL_BYTES)]
     TooLarge,
     /// More buffers than an index of 32 bits can name.
-    #[error("{0} buffers are more than an instance can hold ({max})", max = Instance::MAX_BUFFERS)]
+    #[error("an instance holds at most {max} buffers, not {0}", max = Instance::MAX_BUFFERS)]
     TooMany(usize),
 }
 

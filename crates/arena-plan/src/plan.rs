@@ -45,7 +45,9 @@ pub enum PlanError {
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// The file is of another kind or a later version.
-    #[error("format {format:?} version {version}: expected {FORMAT:?} version {VERSION}")]
+    #[error(
+        "the file has format {format:?} version {version}; expected is format {FORMAT:?} version {VERSION}"
+    )]
     Format {
         /// The kind that it states.
         format: String,
@@ -69,7 +71,9 @@ pub enum PlanError {
         found: String,
     },
     /// The plan was made for another number of buffers.
-    #[error("the plan has {planned} buffers, the program {asked}")]
+    #[error(
+        "the plan is for another program: buffers in the plan {planned}, in the program {asked}"
+    )]
     OtherLength {
         /// Buffers in the plan.
         planned: usize,
@@ -77,7 +81,9 @@ pub enum PlanError {
         asked: usize,
     },
     /// The plan was made for another program or alignment.
-    #[error("the plan is for another program: buffer {index} is {asked:?}, planned is {planned:?}")]
+    #[error(
+        "the plan is for another program: buffer {index} of the program is {asked:?}, of the plan {planned:?}"
+    )]
     OtherProgram {
         /// The first buffer that differs.
         index: usize,

@@ -11,7 +11,7 @@ use crate::instance::Instance;
 #[non_exhaustive]
 pub enum Violation {
     /// Not one offset per buffer.
-    #[error("{offsets} offsets for {buffers} buffers")]
+    #[error("each buffer needs one offset: buffers {buffers}, offsets {offsets}")]
     Count {
         /// How many offsets came.
         offsets: usize,
@@ -19,7 +19,9 @@ pub enum Violation {
         buffers: usize,
     },
     /// An offset is not a multiple of its buffer's alignment.
-    #[error("buffer {index} lies at {offset_bytes}, not a multiple of {alignment_bytes}")]
+    #[error(
+        "buffer {index} lies at offset {offset_bytes}, which is not a multiple of its alignment {alignment_bytes}"
+    )]
     Misaligned {
         /// Position of the buffer.
         index: usize,
@@ -29,7 +31,7 @@ pub enum Violation {
         alignment_bytes: u64,
     },
     /// A buffer with a fixed offset lies elsewhere.
-    #[error("buffer {index} lies at {offset_bytes}, but is fixed at {fixed_bytes}")]
+    #[error("buffer {index} lies at offset {offset_bytes}, but is fixed at offset {fixed_bytes}")]
     Moved {
         /// Position of the buffer.
         index: usize,
@@ -47,13 +49,13 @@ pub enum Violation {
         second: usize,
     },
     /// An offset so large that its end cannot be expressed.
-    #[error("buffer {index} ends beyond the largest address")]
+    #[error("buffer {index} ends above the largest address")]
     Overflow {
         /// Position of the buffer.
         index: usize,
     },
     /// The peak is not what was claimed.
-    #[error("the peak is {actual_bytes}, not {claimed_bytes}")]
+    #[error("the plan claims a peak of {claimed_bytes} bytes, but its peak is {actual_bytes}")]
     WrongPeak {
         /// The peak found here.
         actual_bytes: u64,

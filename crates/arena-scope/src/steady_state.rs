@@ -162,8 +162,11 @@ impl fmt::Display for Divergence {
         let Self { key, step, at } = self;
         match at {
             Some(DivergenceAt { request, expected, found }) => {
-                write!(f, "step {step} of {key}, after {request} requests: ")?;
-                write!(f, "{}, where step 1 {}", Did(*found), Did(*expected))
+                write!(
+                    f,
+                    "step {step} of {key} differs at its request {request}, counted from 0: "
+                )?;
+                write!(f, "it {}, where step 1 {}", Did(*found), Did(*expected))
             }
             None => write!(
                 f,
@@ -181,13 +184,16 @@ impl fmt::Display for Did {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(Event::Alloc { offset_bytes, bytes, alignment }) => {
-                write!(f, "got {bytes} bytes (alignment {alignment}) at offset {offset_bytes}")
+                write!(
+                    f,
+                    "got a buffer of size {bytes} (alignment {alignment}) at offset {offset_bytes}"
+                )
             }
             Some(Event::Open) => f.write_str("opened a scope"),
             Some(Event::Close) => f.write_str("closed a scope"),
             Some(Event::Merge) => f.write_str("ended a scope whose guard was forgotten"),
             Some(_) => f.write_str("dropped a buffer"),
-            None => f.write_str("had ended"),
+            None => f.write_str("had already ended"),
         }
     }
 }
@@ -200,7 +206,7 @@ pub enum NotSteady {
     #[error("addresses changed: {0}")]
     Addresses(Divergence),
     /// The device was asked for memory after the first step.
-    #[error("{key}: {allocations} driver allocations after its first step")]
+    #[error("{key}: driver allocations after the first step: {allocations}")]
     DriverAllocations {
         /// The scopes' name and variant.
         key: StepKey,
@@ -209,7 +215,7 @@ pub enum NotSteady {
     },
     /// The kept part grows: the loop makes persistent buffers and does not drop them.
     #[error(
-        "{key} makes persistent buffers in its steps: {} kept after the third",
+        "{key} makes persistent buffers in its steps and keeps them: the kept part grew by {} after the third step",
         ByteSize::bytes_exact(*grown_bytes)
     )]
     KeptGrows {
@@ -219,7 +225,7 @@ pub enum NotSteady {
         grown_bytes: u64,
     },
     /// A steady step allocated on the host's heap.
-    #[error("{key}: {allocations} host heap allocations in a steady step")]
+    #[error("{key}: host heap allocations in a steady step: {allocations}")]
     HeapAllocations {
         /// The scopes' name and variant.
         key: StepKey,

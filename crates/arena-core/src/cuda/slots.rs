@@ -54,10 +54,11 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InUse`] for no slot at all; as for [`RawArena::persistent`](crate::RawArena::persistent); or the driver's refusal.
+    /// [`ErrorKind::NoSlots`] when `count` is 0; as for [`RawArena::persistent`](crate::RawArena::persistent); or the
+    /// driver's refusal.
     pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
         if count == 0 {
-            return Err(ErrorKind::InUse { what: "each of no slots" }.into());
+            return Err(ErrorKind::NoSlots.into());
         }
         let region = steps.region_arc();
         let stream = region.device().new_stream()?;
@@ -92,16 +93,17 @@ impl<T: Pod> InputSlots<T> {
     pub fn try_fill(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
         let index = self.free_slot()?;
         if !self.slots[index].transfer.has_ended()? {
-            return Err(ErrorKind::InUse { what: "the next slot, by its last copy" }.into());
+            return Err(
+                ErrorKind::InUse { what: "the next input slot", by: "its last copy" }.into()
+            );
         }
         self.write_and_copy(index, write)
     }
 
     fn free_slot(&self) -> Result<usize, Error> {
         if self.filled - self.taken == self.slots.len() {
-            return Err(
-                ErrorKind::InUse { what: "every slot, by a batch that no step took" }.into()
-            );
+            let by = "a batch that no step has taken";
+            return Err(ErrorKind::InUse { what: "every input slot", by }.into());
         }
         Ok(self.filled % self.slots.len())
     }
@@ -133,14 +135,14 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InUse`] when no batch is filled; or the driver's refusal.
+    /// [`ErrorKind::NotFilled`] when no slot holds a batch; or the driver's refusal.
     #[expect(
         clippy::should_implement_trait,
         reason = "the view borrows the slots, which no iterator does"
     )]
     pub fn next(&mut self) -> Result<View<'_, T, Cuda>, Error> {
         if self.filled == self.taken {
-            return Err(ErrorKind::InUse { what: "no slot: none is filled" }.into());
+            return Err(ErrorKind::NotFilled.into());
         }
         self.region.device().refuse_in_capture("next")?;
         let count = self.slots.len();
@@ -205,8 +207,11 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Errors
     ///
-    /// The driver's refusal.
+    /// [`ErrorKind::NoSlots`] when `count` is 0; or the driver's refusal.
     pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
+        if count == 0 {
+            return Err(ErrorKind::NoSlots.into());
+        }
         let region = steps.region_arc();
         let free = (0..count).map(|_| Transfer::new(&region, len)).collect::<Result<_, _>>()?;
         Ok(Self { free, queued: VecDeque::with_capacity(count), region, len })
@@ -216,7 +221,7 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::WrongDevice`] for one of
+    /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::OtherArena`] for one of
     /// another arena, whose stream orders it; [`ErrorKind::InUse`] when as many
     /// results are on their way as there is room for; or the driver's refusal.
     pub fn push(&mut self, result: View<'_, T, Cuda>) -> Result<(), Error> {
@@ -225,11 +230,10 @@ impl<T: Pod> ResultQueue<T> {
             return Err(ErrorKind::LengthMismatch { expected, given }.into());
         }
         if !std::ptr::eq(result.region(), &raw const *self.region) {
-            let (what, device) =
-                ("a result of another arena".to_owned(), self.region.device().name());
-            return Err(ErrorKind::WrongDevice { what, device }.into());
+            return Err(ErrorKind::OtherArena.into());
         }
-        let full = ErrorKind::InUse { what: "every place for a result: take one" };
+        let by = "a result that was not popped";
+        let full = ErrorKind::InUse { what: "every place for a result", by };
         let mut transfer = self.free.pop().ok_or(full)?;
         let stream = self.region.device().stream();
         let from = result.address();

@@ -39,10 +39,11 @@ impl Probe {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooBig`] for an address above 2⁶¹, which leaves no room for a region.
+    /// [`ErrorKind::BadAddress`] for an address above 2⁶¹, which leaves no room for a region.
     pub fn at(base_address: u64) -> Result<Self, Error> {
-        if base_address > 1 << 61 {
-            return Err(ErrorKind::TooBig { elements: base_address, element_bytes: 1 }.into());
+        const HIGHEST: u64 = 1 << 61;
+        if base_address > HIGHEST {
+            return Err(ErrorKind::BadAddress { address: base_address, highest: HIGHEST }.into());
         }
         Ok(Self { base_address, stands_for: None })
     }

@@ -49,7 +49,7 @@ impl fmt::Display for Deviations {
         write!(
             f,
             "{larger} larger, {extra} extra, {missing} missing, {late} freed late, \
-             {unfreed} unfreed, {smaller} smaller, in {steps} steps"
+             {unfreed} unfreed, {smaller} smaller (steps that deviated: {steps})"
         )
     }
 }

@@ -45,7 +45,7 @@ pub struct DeviationSite {
 
 impl fmt::Display for DeviationSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {} ({} times)", self.kind.name(), self.call_site, self.count)
+        write!(f, "{} at {} (times: {})", self.kind.name(), self.call_site, self.count)
     }
 }
 

@@ -17,24 +17,26 @@ pub struct PlannedSlot {
     pub alignment: Alignment,
 }
 
-/// Why slots are no plan.
+/// Why slots cannot be a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlotTableError {
-    /// A slot has no byte: empty requests need no slot.
+    /// A slot has a size of 0: empty requests need no slot.
     #[error("slot {slot} is empty")]
     Empty {
         /// Its place in the order of requests.
         slot: usize,
     },
-    /// A slot ends beyond any memory.
-    #[error("slot {slot} ends beyond any memory")]
+    /// A slot ends above the largest address.
+    #[error("slot {slot} ends above the largest address")]
     TooBig {
         /// Its place in the order of requests.
         slot: usize,
     },
     /// A slot's offset is not a multiple of its alignment.
-    #[error("slot {slot} starts at {offset_bytes}, no multiple of {alignment}")]
+    #[error(
+        "slot {slot} starts at offset {offset_bytes}, which is not a multiple of its alignment {alignment}"
+    )]
     Misaligned {
         /// Its place in the order of requests.
         slot: usize,
@@ -44,7 +46,7 @@ pub enum SlotTableError {
         alignment: Alignment,
     },
     /// More than 2²⁰ - 1 slots, or more than 2³² - 1 successors.
-    #[error("a plan of {slots} slots")]
+    #[error("a plan of {slots} slots has too many slots or too many successors")]
     TooMany {
         /// How many.
         slots: usize,

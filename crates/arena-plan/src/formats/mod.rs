@@ -49,7 +49,7 @@ pub struct InputError {
 #[non_exhaustive]
 pub enum Problem {
     /// Not UTF-8.
-    #[error("not UTF-8 text")]
+    #[error("the file is not UTF-8 text")]
     NotText,
     /// No header line.
     #[error("the file is empty: a header line is missing")]
@@ -58,13 +58,13 @@ pub enum Problem {
     #[error("the header has no column {0:?}")]
     MissingColumn(&'static str),
     /// The header names a column that this format does not have.
-    #[error("unknown column {0:?}")]
+    #[error("the header has an unknown column {0:?}")]
     UnknownColumn(String),
     /// The header names a column twice, or under two names.
-    #[error("column {0:?} is there twice")]
+    #[error("column {0:?} appears twice")]
     DoubleColumn(String),
     /// A row has more or fewer cells than the header.
-    #[error("{found} cells, but the header has {expected}")]
+    #[error("the row has another number of cells than the header: {found} instead of {expected}")]
     CellCount {
         /// Cells of the row.
         found: usize,
@@ -75,7 +75,7 @@ pub enum Problem {
     #[error("{0:?} is not a whole number from 0 to 18446744073709551615")]
     NotANumber(String),
     /// A buffer's name is used twice.
-    #[error("id {0:?} is there twice")]
+    #[error("id {0:?} appears twice")]
     DoubleId(String),
     /// Gaps in lifetimes are not supported.
     #[error("gaps in lifetimes are not supported")]
@@ -90,7 +90,9 @@ pub enum Problem {
     #[error("id {0:?} is freed, but is not allocated")]
     NotAllocated(String),
     /// A free states another size than its allocation.
-    #[error("{freed_bytes} bytes are freed, but {allocated_bytes} were allocated")]
+    #[error(
+        "the free and the allocation state different sizes: {freed_bytes} and {allocated_bytes} bytes"
+    )]
     OtherSize {
         /// Size at the free.
         freed_bytes: u64,
@@ -98,7 +100,7 @@ pub enum Problem {
         allocated_bytes: u64,
     },
     /// The step asked for allocates nothing.
-    #[error("no allocation in step {0}")]
+    #[error("the trace has no allocation in step {0}")]
     NoSuchStep(u64),
     /// The rows are well-formed, but no instance.
     #[error(transparent)]
