@@ -6,15 +6,15 @@
 //! and puts it back when it closes. A buffer carries its scope's lifetime, so that one that would be
 //! used too late does not compile.
 //!
-//! It is not good for buffers that must be freed one by one in any order: nothing is reused before
-//! its scope closes.
+//! An arena does not suit steps that free buffers one by one in an order that changes from step to step. The
+//! bump reuses no byte before its scope closes, and a plan reuses bytes only where a step repeats another.
 //!
 //! ```
 //! use arena_scope::{Arena, ByteSize, Host};
 //!
 //! let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
 //! let weights = arena.persistent_from(&[0.5_f32; 800])?;
-//! arena.mark()?;                                        // 3200 bytes, from here on the floor
+//! arena.mark()?;                                        // scopes start above these 3200 bytes
 //!
 //! for step in 0..3_u8 {
 //!     let sum = arena.scope(|scope| {
@@ -35,7 +35,7 @@
 //! | a chunk from `malloc` | the region, obtained once; nothing grows |
 //! | a reference `&'a T` | [`Transient`], an address and a length on any device |
 //! | `reset(&mut self)` | the end of a [`Scope`]; scopes nest |
-//! | no `Drop` | dropping a buffer early reuses nothing, and is never needed |
+//! | no `Drop` | the bump reuses nothing when a buffer is dropped. A plan does: it gives the bytes of a dropped buffer to a later one, so drop early what you no longer need |
 
 #![deny(unsafe_code)]
 
