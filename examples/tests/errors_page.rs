@@ -11,6 +11,7 @@ const TYPES: &[(&str, &str)] = &[
     ("Exhausted", "arena-core/src/error.rs"),
     ("ScopeFacts", "arena-core/src/error.rs"),
     ("PlanFacts", "arena-core/src/error.rs"),
+    ("ScopeId", "arena-core/src/error.rs"),
     ("Deviations", "arena-core/src/plan/deviations.rs"),
     ("DeviationSite", "arena-core/src/plan/sites.rs"),
     ("DeviationKind", "arena-core/src/plan/sites.rs"),

@@ -255,6 +255,22 @@ pub enum ErrorKind {
         #[source]
         cause: Error,
     },
+    /// A buffer without a lifetime is used after the scope that made it has ended.
+    #[error("the buffer was made in {made_in}, which has ended; it cannot be used in {used_in}")]
+    StaleBuffer {
+        /// The scope that the buffer belongs to.
+        made_in: ScopeId,
+        /// The scope that it was used in.
+        used_in: ScopeId,
+    },
+    /// A buffer of one arena is used in a scope of another.
+    #[error("the buffer was made in {made_in}, and cannot be used in another arena, in {used_in}")]
+    ForeignBuffer {
+        /// The scope that the buffer belongs to.
+        made_in: ScopeId,
+        /// The scope that it was used in.
+        used_in: ScopeId,
+    },
     /// A scope of another arena was to be closed; nothing was closed. Lifetimes rule it out in safe code.
     #[error("the scope belongs to another arena")]
     ForeignFrame,
@@ -356,6 +372,33 @@ pub struct ScopeFacts {
     pub largest_bytes: Option<u64>,
     /// Root scopes closed before this one: resets to the mark so far.
     pub resets: u64,
+}
+
+/// One scope of one arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScopeId {
+    /// Its arena: the arenas of a process are counted from 0.
+    pub arena: u64,
+    /// Its number: the scopes of an arena, of any depth, are counted from 1.
+    pub number: u64,
+    /// Its depth: 1 is a root scope.
+    pub depth: u32,
+    /// Its name.
+    pub name: &'static str,
+}
+
+impl ScopeId {
+    pub(crate) const fn new(arena: u64, number: u64, depth: u32, name: &'static str) -> Self {
+        Self { arena, number, depth, name }
+    }
+}
+
+impl fmt::Display for ScopeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { arena, number, depth, name } = self;
+        write!(f, "scope {} (depth {depth}, number {number} of arena {arena})", Named(name))
+    }
 }
 
 impl fmt::Display for Exhausted {

@@ -6,6 +6,7 @@ use rstest::rstest;
 use crate::bytes::{Alignment, BadAlignment};
 use crate::error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
+    ScopeId,
 };
 use crate::plan::{Deviations, SlotTableError};
 
@@ -85,6 +86,16 @@ fn device_error(reason: &str) -> DeviceError {
 #[case(
     ErrorKind::ClosingFailed { scope: "", depth: 1, cause: device_error("no").into() },
     "closing scope (unnamed) (depth 1) failed earlier: gpu: fill failed: no"
+)]
+#[case(
+    ErrorKind::StaleBuffer { made_in: ScopeId::new(0, 1, 1, ""), used_in: ScopeId::new(0, 2, 1, "train") },
+    "the buffer was made in scope (unnamed) (depth 1, number 1 of arena 0), which has ended; it cannot be used \
+     in scope `train` (depth 1, number 2 of arena 0)"
+)]
+#[case(
+    ErrorKind::ForeignBuffer { made_in: ScopeId::new(0, 1, 1, ""), used_in: ScopeId::new(1, 1, 1, "") },
+    "the buffer was made in scope (unnamed) (depth 1, number 1 of arena 0), and cannot be used in another arena, \
+     in scope (unnamed) (depth 1, number 1 of arena 1)"
 )]
 #[case(ErrorKind::ForeignFrame, "the scope belongs to another arena")]
 #[case(

@@ -32,6 +32,7 @@ mod capacity;
 #[cfg(feature = "_cuda")]
 pub mod cuda;
 mod demand;
+mod detached;
 mod error;
 #[cfg(test)]
 mod error_texts;
@@ -40,6 +41,7 @@ mod fence;
 mod gaps;
 mod hunting;
 mod kept;
+mod one_thread;
 mod ordered;
 mod packed;
 mod pin;
@@ -60,6 +62,7 @@ pub use capacity::{Capacity, DeviceMemory};
 pub use device::{Captures, Cuda, Device, Host, HostVisible, Probe};
 pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
+    ScopeId,
 };
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span, bytes_of, elements_of};
@@ -74,6 +77,8 @@ pub use stats::Stats;
 /// What `arena-scope` is made of. Nobody else may call it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
+    pub use crate::detached::Detached;
+    pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;
     pub use crate::region::Region;
     pub use crate::steps::{FrameId, StepFigures, Steps, Watch};

@@ -8,6 +8,7 @@ mod alone;
 mod choose;
 mod close;
 mod debts;
+mod detached;
 mod drops;
 mod filled;
 mod frames;
@@ -26,11 +27,13 @@ use bytemuck::Pod;
 use crate::buffer::Persistent;
 use crate::bytes::{Alignment, ByteSize};
 use crate::demand::Demand;
+use crate::detached::Drops;
 use crate::device::{Device, Host, Probe};
 use crate::error::{Error, ErrorKind, ScopeFacts};
 use crate::event_log::EventLog;
 use crate::hunting::Separate;
 use crate::layout::{Span, bytes_of};
+use crate::one_thread::UsedOnSeveralThreads;
 use crate::pin::RegionPin;
 use crate::placement::Placement;
 use crate::plan::Plans;
@@ -71,7 +74,12 @@ pub struct Steps<D: Device = Host> {
     last: Cell<StepFigures>,
     /// Root frames ended so far.
     resets: Cell<u64>,
+    /// Buffers without a lifetime that were dropped.
+    detached: Arc<Drops>,
 }
+
+// SAFETY: nothing implements the trait, so this promises nothing.
+unsafe impl<D: Device> Sync for Steps<D> where Self: UsedOnSeveralThreads {}
 
 /// What is known of a root scope that has closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -121,6 +129,7 @@ impl<D: Device> Steps<D> {
             demand: D::MEASURES_ONLY.then(|| RefCell::new(Demand::new(base_address))),
             last: Cell::default(),
             resets: Cell::new(0),
+            detached: Arc::default(),
         };
         steps.choose_mode();
         Ok(steps)

@@ -53,6 +53,7 @@ mod scope;
 mod slots;
 mod state;
 mod steady_state;
+mod step_buffer;
 mod step_bump;
 mod step_key;
 mod workspace;
@@ -64,15 +65,16 @@ pub use options::ScopeOptions;
 pub use planner::Planner;
 pub use scope::Scope;
 pub use steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
+pub use step_buffer::StepBuffer;
 pub use step_key::StepKey;
 
 pub use arena_core::{
     Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
     Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,
     EventLog, Exhausted, GuardZone, Host, HostVisible, ParseByteSizeError, Persistent, Placement,
-    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, SlotTable, SlotTableError,
-    Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of, device, elements_of,
-    layout,
+    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, ScopeId, SlotTable,
+    SlotTableError, Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of,
+    device, elements_of, layout,
 };
 #[cfg(feature = "_cuda")]
 pub use arena_core::{cuda, cudarc};

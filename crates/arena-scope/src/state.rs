@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-use arena_core::for_scopes::{FrameId, PlanId, Steps, Watch};
+use arena_core::for_scopes::{FrameId, PlanId, Steps, UsedOnSeveralThreads, Watch};
 use arena_core::{Device, Error, SlotTable};
 
 use crate::captured::CapturedKinds;
@@ -36,6 +36,9 @@ pub(crate) struct State<D: Device> {
     /// The kinds of step that were captured, and the last signature of each.
     pub(crate) captured: CapturedKinds,
 }
+
+// SAFETY: nothing implements the trait, so this promises nothing.
+unsafe impl<D: Device> Sync for State<D> where Self: UsedOnSeveralThreads {}
 
 impl<D: Device> State<D> {
     pub(crate) fn new(steps: Steps<D>, step_bump_bytes: usize) -> Self {

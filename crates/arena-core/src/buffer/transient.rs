@@ -103,6 +103,15 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         }
     }
 
+    pub(crate) fn steps(&self) -> &'s Steps<D> {
+        self.steps
+    }
+
+    /// The length and the slot in one word.
+    pub(crate) fn packed(&self) -> u64 {
+        self.packed
+    }
+
     pub(crate) fn region(&self) -> &Region<D> {
         self.steps.region()
     }

@@ -104,6 +104,7 @@ impl<D: Device> Steps<D> {
     /// The innermost scope ends with the one around it: what it has given out stays taken until then, and
     /// is cleared then as it would have been.
     fn merge_innermost(&self) {
+        self.note_detached_drops(None);
         let Some(ended) = self.frames.pop(self.zones.cursor_bytes()) else { return };
         self.frames.pass_on(ended.reset);
         if let Some(planned) = self.plans.followed() {
@@ -130,7 +131,7 @@ impl<D: Device> Steps<D> {
         self.zones.rewind(frame.start_bytes);
         let mut signature = None;
         if self.mode.get() != Mode::Bump {
-            signature = self.leave_frame(root);
+            signature = self.leave_frame(&frame, root);
         }
         if root {
             self.resets.set(self.resets() + 1);
@@ -196,7 +197,8 @@ impl<D: Device> Steps<D> {
     /// and it has one.
     #[cold]
     #[inline(never)]
-    fn leave_frame(&self, root: bool) -> Option<crate::StepSignature> {
+    fn leave_frame(&self, frame: &Frame, root: bool) -> Option<crate::StepSignature> {
+        self.note_detached_drops(Some(frame.id()));
         let repeats = self.mode.get() == Mode::Repeating;
         let mut signature = None;
         if let Some(planned) = self.plans.followed() {

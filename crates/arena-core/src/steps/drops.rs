@@ -20,12 +20,13 @@ impl<D: Device> Steps<D> {
             && !self.region.fences().is_busy()
             && self.plans.current().drop_as_before(slot_of(packed));
         if !repeats {
-            self.note_drop_slowly(address, packed);
+            self.note_detached_drops(None); // They came first.
+            self.note_drop_in_order(address, packed);
         }
     }
 
     #[inline(never)]
-    fn note_drop_slowly(&self, address: u64, packed: u64) {
+    pub(super) fn note_drop_in_order(&self, address: u64, packed: u64) {
         if packed == 0 {
             return; // An empty buffer has no byte; its offset may be another's.
         }

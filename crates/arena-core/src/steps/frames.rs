@@ -62,6 +62,12 @@ pub(super) struct Frames {
     first: u64,
 }
 
+impl Frame {
+    pub(super) const fn id(&self) -> FrameId {
+        self.id
+    }
+}
+
 impl Innermost {
     #[inline]
     fn set(&self, frame: Frame) {
@@ -88,6 +94,16 @@ impl Innermost {
 }
 
 impl FrameId {
+    /// Its arena's number, counted from 0 in this process.
+    pub(crate) const fn arena(self) -> u64 {
+        self.0.get() >> FRAME_BITS
+    }
+
+    /// Its own number, counted from 1 in its arena; 0 is none.
+    pub(crate) const fn number(self) -> u64 {
+        (self.0.get() & ((1 << FRAME_BITS) - 1)) - 1
+    }
+
     #[inline]
     const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -186,6 +202,13 @@ impl Frames {
     /// The depth of an open frame.
     pub(super) fn depth_of(&self, frame: FrameId) -> Option<u32> {
         (1..=self.depth()).rev().find(|&depth| self.id(depth) == Some(frame))
+    }
+
+    /// The number and the label of the open frame of a depth; before the first one of this arena if there is
+    /// none.
+    pub(super) fn named(&self, depth: u32) -> (FrameId, &'static str) {
+        let none = FrameId(NonZeroU64::MIN.saturating_add(self.first - 1));
+        self.at(depth).map_or((none, ""), |frame| (frame.id, frame.label))
     }
 
     /// The number of the open frame of a depth.

@@ -167,6 +167,7 @@ impl<D: Device> Steps<D> {
     /// A scope opens inside a step that is planned or recorded.
     #[cold]
     fn enter_inner(&self) {
+        self.note_detached_drops(None);
         if let Some(planned) = self.plans.followed() {
             let repeats = self.mode.get() == Mode::Repeating;
             if !(repeats && planned.open_as_before()) {

@@ -96,7 +96,10 @@ impl<D: Device> Steps<D> {
             let element_bytes = size_of::<T>() as u64;
             return Err(ErrorKind::TooBig { elements: len as u64, element_bytes }.into());
         }
-        let placed = self.place(bytes, alignment, asked);
+        let placed = match self.repeat_after_drops(bytes, alignment) {
+            Some(placed) => Ok(placed),
+            None => self.place(bytes, alignment, asked),
+        };
         let (address, slot) = placed.map_err(|error| self.asked(error, asked))?;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
         // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
@@ -105,6 +108,17 @@ impl<D: Device> Steps<D> {
         // the caller that lets it go back answers for the buffers above; a plan gives a byte again only after
         // the buffer that had it was dropped, or its scope closed.
         Ok(unsafe { Transient::new(address, len, self, slot) })
+    }
+
+    /// A repeating step goes on as before, if what kept it from that were drops that it had not seen yet.
+    #[inline]
+    fn repeat_after_drops(&self, bytes: u64, alignment: Alignment) -> Option<(u64, u32)> {
+        if !self.detached.any() {
+            return None;
+        }
+        self.note_detached_drops(None);
+        let repeats = self.mode.get() == Mode::Repeating && bytes > 0;
+        repeats.then(|| self.plans.current().place_as_before(bytes, alignment)).flatten()
     }
 
     /// An address for a request, and its slot where a plan gave it.
