@@ -44,6 +44,16 @@ impl<'a, D: Device> Guard<'a, D> {
     }
 
     /// The open scope. Its buffers live as long as this borrow of the guard.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut guard = arena.enter()?;
+    /// let step = guard.scope();
+    /// let x = step.upload(&[2.0_f32])?;
+    /// assert_eq!(step.read_one(x.view())?, 2.0);
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn scope(&mut self) -> Scope<'_, 'a, D> {
         Scope::new(self.way_back.state, self.depth)
@@ -55,6 +65,16 @@ impl<'a, D: Device> Guard<'a, D> {
     ///
     /// A failure of the device, or a damaged guard zone. The cursor is back where the scope began all the
     /// same, and what was not done is tried again by the next request or opening.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut guard = arena.enter()?;
+    /// guard.scope().alloc::<f32>(100)?;
+    /// guard.close()?;
+    /// assert_eq!((arena.resets(), arena.stats().used_bytes), (1, 0));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn close(self) -> Result<(), Error> {
         ScopeGuard::into_inner(self.way_back).close()
     }

@@ -25,6 +25,12 @@ impl ScopeOptions {
     }
 
     /// Tells scopes of one name apart, see [`StepKey`].
+    ///
+    /// ```
+    /// use arena_scope::ScopeOptions;
+    /// let options = ScopeOptions::named("train").variant(7);
+    /// assert_eq!((options.key().name, options.key().variant), ("train", 7));
+    /// ```
     #[must_use]
     pub const fn variant(mut self, variant: u64) -> Self {
         self.key.variant = variant;

@@ -88,6 +88,16 @@ impl SteadyState {
     }
 
     /// Whether every step got the addresses of the first of its kind.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let seen = arena.steady_state(3, |arena, n| {
+    ///     arena.scope(|step| step.alloc::<f32>(8 + n as usize % 2).map(drop))
+    /// })?;
+    /// assert!(!seen.is_stable());
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn is_stable(&self) -> bool {
         self.divergence.is_none()
@@ -111,6 +121,18 @@ impl SteadyState {
     /// # Errors
     ///
     /// The first promise of the steady state that the loop broke.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let seen = arena.steady_state(3, |arena, n| {
+    ///     let len = if n == 0 { 8 } else { 9 };
+    ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))
+    /// })?;
+    /// let broken = seen.check().unwrap_err();
+    /// assert!(broken.to_string().starts_with("addresses changed: step 2"));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn check(&self) -> Result<(), NotSteady> {
         if let Some(divergence) = &self.divergence {
             return Err(NotSteady::Addresses(divergence.clone()));
