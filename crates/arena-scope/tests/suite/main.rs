@@ -27,6 +27,8 @@ mod scope_order;
 mod shuffled;
 mod size;
 mod stale;
+mod step_buffer_programs;
+mod step_buffers;
 mod threads;
 mod use_after_reset;
 mod workspaces;
