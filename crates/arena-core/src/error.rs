@@ -26,6 +26,15 @@ impl Error {
     }
 
     /// The facts of a request that did not fit, or `None` for any other error.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let too_large = arena.transient::<u8>(5000, Alignment::ONE).unwrap_err();
+    /// let facts = too_large.as_exhausted().expect("it does not fit");
+    /// assert_eq!((facts.free_bytes, facts.missing_bytes), (4096, 904));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn as_exhausted(&self) -> Option<&Exhausted> {
         match self.kind() {
@@ -52,6 +61,15 @@ impl Error {
 
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
     /// would have served it.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let too_large = arena.transient::<u8>(5000, Alignment::ONE).unwrap_err();
+    /// assert!(too_large.is_exhausted());
+    /// assert!(!arena.transient::<u8>(usize::MAX, Alignment::ONE).unwrap_err().is_exhausted());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.as_exhausted().is_some()

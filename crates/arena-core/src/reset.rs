@@ -24,6 +24,11 @@ pub enum Reset {
 
 impl Reset {
     /// What each byte is set to, if any.
+    ///
+    /// ```
+    /// # use arena_core::{Reset};
+    /// assert_eq!((Reset::Keep.byte(), Reset::Zero.byte()), (None, Some(0)));
+    /// ```
     #[must_use]
     pub const fn byte(self) -> Option<u8> {
         match self {

@@ -25,6 +25,17 @@ pub struct Stats {
 
 impl Stats {
     /// The most bytes that transient buffers ever took, padding included.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let weights = arena.persistent_from(&[0_u8; 100])?;
+    /// arena.set_mark()?;
+    /// drop(arena.transient::<u8>(1000, Alignment::ONE)?);
+    /// arena.reset_to_mark();
+    /// assert_eq!(arena.stats().peak_transient_bytes(), 1000);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub const fn peak_transient_bytes(&self) -> u64 {
         self.peak_bytes - self.mark_bytes

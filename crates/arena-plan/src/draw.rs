@@ -21,6 +21,14 @@ const COLOURS: [&str; 6] = ["#6c757d", "#8e6bbf", "#2a9d8f", "#e9b949", "#e76f51
 
 /// An SVG of a plan beside what a bump does with the same step: each buffer above the one before, and
 /// none reused. The title is text, not markup.
+///
+/// ```
+/// # use arena_plan::{Buffer, Instance, Options, draw, solve};
+/// let instance = Instance::new(vec![Buffer::new(0, 2, 512), Buffer::new(1, 3, 256)])?;
+/// let svg = draw(&solve(&instance, &Options::default()).plan, "two buffers");
+/// assert!(svg.starts_with("<svg") && svg.contains("two buffers"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn draw(plan: &Plan, title: &str) -> String {
     let mut svg = String::new();

@@ -25,6 +25,11 @@ impl Buffer {
     }
 
     /// The same buffer with another alignment.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer};
+    /// assert_eq!(Buffer::new(0, 1, 100).aligned(64).alignment_bytes, 64);
+    /// ```
     #[must_use]
     pub fn aligned(self, alignment_bytes: u64) -> Self {
         Self { alignment_bytes, ..self }
@@ -37,6 +42,13 @@ impl Buffer {
     }
 
     /// Whether both are live at some moment.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer};
+    /// let first = Buffer::new(0, 2, 100);
+    /// assert!(first.overlaps_in_time(&Buffer::new(1, 3, 100)));
+    /// assert!(!first.overlaps_in_time(&Buffer::new(2, 3, 100))); // a death at 2 comes before a birth at 2
+    /// ```
     #[must_use]
     pub fn overlaps_in_time(&self, other: &Self) -> bool {
         self.birth < other.death && other.birth < self.death
@@ -245,6 +257,13 @@ impl Instance {
     }
 
     /// What a bump arena needs: the sum of all that the buffers occupy.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer, Instance};
+    /// let buffers = vec![Buffer::new(0, 1, 100).aligned(64), Buffer::new(1, 2, 64).aligned(64)];
+    /// assert_eq!(Instance::new(buffers)?.sum_bytes(), 128 + 64); // rounded up to the alignment
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn sum_bytes(&self) -> u64 {
         (0..self.len()).map(|index| self.occupied_bytes(index)).sum()

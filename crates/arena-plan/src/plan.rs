@@ -114,6 +114,14 @@ impl Plan {
     /// # Errors
     ///
     /// [`PlanError::Violation`] when they are no plan for the instance.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer, Instance, Plan};
+    /// let instance = Instance::new(vec![Buffer::new(0, 2, 100), Buffer::new(1, 3, 50)])?;
+    /// assert_eq!(Plan::new(instance.clone(), vec![0, 100])?.peak_bytes(), 150);
+    /// assert!(Plan::new(instance, vec![0, 0]).is_err()); // both live at 1
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(instance: Instance, offsets_bytes: Vec<u64>) -> Result<Self, PlanError> {
         let peak_bytes = validate(&instance, &offsets_bytes)?;
         let bound = lower_bound(&instance);
@@ -194,6 +202,18 @@ impl Plan {
     /// # Errors
     ///
     /// When writing fails.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer, Instance, Options, Plan, solve};
+    /// let instance = Instance::new(vec![Buffer::new(0, 2, 512), Buffer::new(1, 3, 256)])?;
+    /// let plan = solve(&instance, &Options::default()).plan;
+    /// let mut file = Vec::new();
+    /// plan.save(&mut file)?;
+    /// let loaded = Plan::load(&file[..])?;
+    /// assert_eq!(loaded.offsets_bytes(), plan.offsets_bytes());
+    /// loaded.check_for(&instance)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn save(&self, mut to: impl Write) -> Result<(), PlanError> {
         let file = File {
             format: FORMAT.to_owned(),

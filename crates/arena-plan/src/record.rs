@@ -14,6 +14,18 @@ use crate::trace::Trace;
 
 /// The step that an arena recorded. A buffer dies when its handle is dropped, at the latest when its
 /// scope closes; empty requests leave no trace, for they need no byte.
+///
+/// ```
+/// # use arena_plan::{trace_of};
+/// use arena_scope::{Arena, ByteSize, Probe};
+///
+/// let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
+/// probe.record(None);
+/// probe.scope_named("train", |step| step.alloc::<f32>(100).map(drop))?;
+/// let trace = trace_of(&probe.recorded("train").expect("the step was recorded"));
+/// assert_eq!((trace.len(), trace.size_bytes(0)), (1, Some(400)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn trace_of(log: &EventLog) -> Trace {
     let mut trace = Trace::new();
@@ -111,6 +123,30 @@ impl PlannedStep {
     /// # Errors
     ///
     /// [`StepError::Instance`] for sizes that add up beyond what the solver calculates with.
+    ///
+    /// ```
+    /// # use arena_plan::{Options, PlannedStep};
+    /// use arena_scope::{Arena, ByteSize, Error, Host, Probe, Scope};
+    ///
+    /// fn step(scope: &mut Scope<'_, '_, impl arena_scope::Device>) -> Result<u64, Error> {
+    ///     for _ in 0..10 {
+    ///         drop(scope.alloc::<f32>(1024)?); // the next one may have its bytes
+    ///     }
+    ///     Ok(scope.stats().used_bytes)
+    /// }
+    ///
+    /// let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
+    /// probe.record(None);
+    /// let bumped_bytes = probe.scope_named("train", |scope| step(scope))?;
+    /// let log = probe.recorded("train").expect("the step was recorded");
+    ///
+    /// let planned = PlannedStep::solve(&log, &Options::default())?;
+    /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.install_plan("train", planned.slots()?)?;
+    /// let planned_bytes = arena.scope_named("train", |scope| step(scope))?;
+    /// assert_eq!((bumped_bytes, planned_bytes), (40_960, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn solve(log: &EventLog, options: &Options) -> Result<Self, StepError> {
         let instance = trace_of(log).instance()?;
         let solution = solve(&instance, options);

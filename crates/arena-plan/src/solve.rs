@@ -95,6 +95,16 @@ impl Solution {
 /// # Panics
 ///
 /// When a stage has produced an invalid plan, which would be a fault of this crate.
+///
+/// ```
+/// # use arena_plan::{Buffer, Instance, Options, solve};
+/// // Buffers that are born and die at these times, and their sizes.
+/// let buffers = vec![Buffer::new(0, 2, 512), Buffer::new(1, 3, 256), Buffer::new(2, 4, 512)];
+/// let solution = solve(&Instance::new(buffers)?, &Options::default());
+/// assert_eq!(solution.plan.peak_bytes(), 768); // the third takes the bytes of the first
+/// assert!(solution.is_optimal());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn solve(instance: &Instance, options: &Options) -> Solution {
     let begin = Instant::now();

@@ -62,6 +62,18 @@ impl Trace {
     /// # Errors
     ///
     /// [`TraceError`] when the buffer is not alive; nothing is logged then.
+    ///
+    /// ```
+    /// # use arena_plan::{Trace};
+    /// let mut step = Trace::new();
+    /// let first = step.alloc(100, 1);
+    /// step.free(first)?;
+    /// assert!(step.free(first).is_err()); // twice
+    /// let second = step.alloc(100, 1);
+    /// let instance = step.instance()?;
+    /// assert!(!instance.buffers()[first].overlaps_in_time(&instance.buffers()[second]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn free(&mut self, buffer: usize) -> Result<(), TraceError> {
         let logged = self.buffers.get_mut(buffer).ok_or(TraceError::Unknown(buffer))?;
         if logged.death != 0 {

@@ -105,6 +105,14 @@ pub(crate) fn first_overlap(mut spans: Vec<Span>) -> Option<(usize, usize)> {
 /// # Errors
 ///
 /// The first [`Violation`] found.
+///
+/// ```
+/// # use arena_plan::{Buffer, Instance, validate};
+/// let instance = Instance::new(vec![Buffer::new(0, 2, 100), Buffer::new(1, 3, 50)])?;
+/// assert_eq!(validate(&instance, &[0, 100])?, 150); // the peak
+/// assert!(validate(&instance, &[0, 99]).is_err()); // both live at 1, and share byte 99
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn validate(instance: &Instance, offsets_bytes: &[u64]) -> Result<u64, Violation> {
     if offsets_bytes.len() != instance.len() {
         return Err(Violation::Count { offsets: offsets_bytes.len(), buffers: instance.len() });

@@ -74,12 +74,31 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     }
 
     /// The first byte, counted from the region's base.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let first = arena.persistent_from(&[0_u8; 10])?;
+    /// let second = arena.persistent_from(&[0_u8; 10])?;
+    /// assert_eq!((first.offset_bytes(), second.offset_bytes()), (0, 256));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn offset_bytes(&self) -> u64 {
         self.address - self.region.base_address()
     }
 
     /// Whether it was made after the mark was set, and so lies at the region's top.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let weights = arena.persistent_from(&[1.0_f32])?;
+    /// arena.set_mark()?;
+    /// let velocity = arena.persistent_from(&[0.0_f32])?;
+    /// assert!(!weights.is_kept() && velocity.is_kept());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.kept.is_some()

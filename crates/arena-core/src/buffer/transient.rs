@@ -93,6 +93,15 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     /// The first byte, counted from the region's base. Where the buffer lies elsewhere, for hunting
     /// bugs ([`Placement`](crate::Placement)), the offset at which the bump would have
     /// placed it: the offset is the same under each placement, the address is not.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let a = arena.transient::<u8>(1, Alignment::DEFAULT)?;
+    /// let b = arena.transient::<u8>(1, Alignment::DEFAULT)?;
+    /// assert_eq!((a.offset_bytes(), b.offset_bytes()), (0, 256));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
@@ -117,6 +126,15 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     }
 
     /// Shared access. A view keeps its buffer alive.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.transient_from(&[1, 2, 3], Alignment::DEFAULT)?;
+    /// let (all, last) = (x.view(), x.view().range(2..)?); // any number of views at once
+    /// assert_eq!((all.len(), last.as_slice()), (3, &[3][..]));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn view(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
@@ -124,6 +142,15 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     }
 
     /// Exclusive access.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.transient_from(&[1, 2, 3], Alignment::DEFAULT)?;
+    /// x.view_mut().write(&[4, 5, 6])?;
+    /// assert_eq!(x.as_slice(), [4, 5, 6]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its

@@ -75,6 +75,14 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     }
 
     /// Bytes of all elements.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0, 3.0])?;
+    /// assert_eq!((x.view().len(), x.view().len_bytes()), (3, 12));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         // In range by invariant 2.
@@ -99,6 +107,16 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
 
     /// Whether the address is a multiple of `alignment`. A view into the middle of a buffer may be
     /// contiguous and yet not aligned as the buffer is.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[0.0_f32; 8])?;
+    /// let sixteen = Alignment::new(16)?;
+    /// assert!(x.view().is_aligned(sixteen));
+    /// assert!(!x.view().range(1..)?.is_aligned(sixteen)); // starts 4 bytes later
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_aligned(&self, alignment: Alignment) -> bool {
         alignment.divides(self.address)
@@ -109,6 +127,15 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`] when the range is not inside the view.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1, 2, 3, 4])?;
+    /// assert_eq!(x.view().range(1..3)?.as_slice(), [2, 3]);
+    /// assert!(x.view().range(2..5).is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let (start, len) = resolve(&range, self.len)?;
         // SAFETY: 1 and 2: a part of a range inside the region, a whole number of elements from an
@@ -121,6 +148,15 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1, 2, 3])?;
+    /// let (left, right) = x.view().split_at(1)?;
+    /// assert_eq!((left.as_slice(), right.as_slice()), (&[1][..], &[2, 3][..]));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn split_at(&self, mid: usize) -> Result<(Self, Self), Error> {
         Ok((self.range(..mid)?, self.range(mid..)?))
     }
@@ -131,6 +167,15 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::BadParts`] when nothing is left for a part, or when this view is not aligned.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1_u8, 2, 3, 4, 5])?;
+    /// let parts: Vec<_> = x.view().parts(2, Alignment::ONE)?.map(|part| part.as_slice()).collect();
+    /// assert_eq!(parts, [[1, 2], [3, 4]]); // 5 is left over
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn parts(
         self,
         parts: usize,
@@ -159,6 +204,16 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     ///
     /// [`ErrorKind::OutOfBounds`] when there is no such row; [`ErrorKind::ElementMismatch`] when
     /// the layout is for other elements.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena, RowLayout};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let layout = RowLayout::new::<u8>(2, 3, Alignment::new(4)?)?; // rows start 4 bytes apart
+    /// let image = arena.persistent_from(&[1_u8, 2, 3, 0, 4, 5, 6, 0])?;
+    /// assert_eq!(image.view().row(&layout, 1)?.as_slice(), [4, 5, 6]);
+    /// assert!(image.view().row(&layout, 2).is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn row(&self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
         self.range(row_range::<T>(layout, row)?)
     }
@@ -169,6 +224,14 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     ///
     /// [`ErrorKind::Device`] when the device refuses the copy, or an error that an earlier close left
     /// behind.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// assert_eq!(x.view().to_vec()?, vec![1.0, 2.0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut host = vec![T::zeroed(); self.len];
         self.read_into(&mut host)?;
@@ -181,6 +244,17 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     ///
     /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
     /// refuses the copy; or an error that an earlier close left behind.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// let mut host = [0.0; 2];
+    /// x.view().read_into(&mut host)?;
+    /// assert_eq!(host, [1.0, 2.0]);
+    /// assert!(x.view().read_into(&mut [0.0; 3]).is_err()); // another length
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn read_into(&self, host: &mut [T]) -> Result<(), Error> {
         same_len(host.len(), self.len)?;
         self.region.check()?;
@@ -196,6 +270,14 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
 
 impl<'v, T: Pod, D: HostVisible> View<'v, T, D> {
     /// The elements as a slice.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// assert_eq!(x.view().as_slice().iter().sum::<f32>(), 3.0);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn as_slice(&self) -> &'v [T] {
         let start = std::ptr::with_exposed_provenance::<T>(host_address(self.address));
@@ -251,6 +333,20 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     }
 
     /// The same access for a shorter while, to pass on without giving it away.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena, ViewMut};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// fn double(x: ViewMut<'_, f32>) {
+    ///     x.into_mut_slice().iter_mut().for_each(|value| *value *= 2.0);
+    /// }
+    /// let mut x = arena.persistent_from(&[1.0_f32])?;
+    /// let mut access = x.view_mut();
+    /// double(access.reborrow());
+    /// double(access);
+    /// assert_eq!(x.as_slice(), [4.0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn reborrow(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: this access is borrowed mutably meanwhile.
@@ -262,6 +358,15 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`] when the range is not inside the view.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1, 2, 3, 4])?;
+    /// x.view_mut().range(1..3)?.zero()?;
+    /// assert_eq!(x.as_slice(), [1, 0, 0, 4]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn range(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let (start, len) = resolve(&range, self.len)?;
         // SAFETY: 1 and 2: a part of a range inside the region, from an aligned start. 3: this
@@ -274,6 +379,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1, 2, 3])?;
+    /// let (mut left, right) = x.view_mut().split_at_mut(1)?;
+    /// left.copy_from(right.view().range(1..)?)?;
+    /// assert_eq!(x.as_slice(), [3, 2, 3]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
         let (_, rest) = resolve(&(mid..), self.len)?;
         let behind = self.address + offset_bytes::<T>(mid);
@@ -290,6 +405,17 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// As for [`View::parts`].
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[0_u8; 4])?;
+    /// for (n, mut part) in (1..).zip(x.view_mut().parts_mut(2, Alignment::ONE)?) {
+    ///     part.fill_bytes(n)?;
+    /// }
+    /// assert_eq!(x.as_slice(), [1, 1, 2, 2]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn parts_mut(
         self,
         parts: usize,
@@ -311,6 +437,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     ///
     /// [`ErrorKind::OutOfBounds`] when there is no such row; [`ErrorKind::ElementMismatch`] when
     /// the layout is for other elements.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena, RowLayout};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let layout = RowLayout::new::<u8>(2, 3, Alignment::new(4)?)?; // rows start 4 bytes apart
+    /// let mut image = arena.persistent_zeroed::<u8>(layout.len(), Alignment::new(4)?)?;
+    /// image.view_mut().row_mut(&layout, 1)?.fill_bytes(9)?;
+    /// assert_eq!(image.as_slice(), [0, 0, 0, 0, 9, 9, 9, 0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn row_mut(self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
         self.range(row_range::<T>(layout, row)?)
     }
@@ -321,6 +457,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     ///
     /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
     /// refuses the copy.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent::<f32>(2, Alignment::DEFAULT)?;
+    /// x.view_mut().write(&[1.0, 2.0])?;
+    /// assert_eq!(x.as_slice(), [1.0, 2.0]);
+    /// assert!(x.view_mut().write(&[1.0]).is_err()); // another length
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn write(&mut self, host: &[T]) -> Result<(), Error> {
         same_len(host.len(), self.len)?;
         let bytes = bytemuck::cast_slice(host);
@@ -338,6 +484,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when `from` is of another device.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let from = arena.persistent_from(&[1, 2, 3])?;
+    /// let mut to = arena.persistent_from(&[0, 0])?;
+    /// to.view_mut().copy_from(from.view().range(1..)?)?;
+    /// assert_eq!(to.as_slice(), [2, 3]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn copy_from(&mut self, from: View<'_, T, D>) -> Result<(), Error> {
         same_len(from.len, self.len)?;
         let bytes = from.len_bytes();
@@ -360,6 +516,15 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::Device`] when the device refuses the fill.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut gradient = arena.persistent_from(&[1.0, f32::NAN])?;
+    /// gradient.view_mut().zero()?;
+    /// assert_eq!(gradient.as_slice(), [0.0, 0.0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn zero(&mut self) -> Result<(), Error> {
         self.fill_bytes(0)
     }
@@ -369,6 +534,15 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::Device`] when the device refuses the fill.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[0_u16; 2])?;
+    /// x.view_mut().fill_bytes(0x01)?;
+    /// assert_eq!(x.as_slice(), [0x0101; 2]); // each byte, not each element
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn fill_bytes(&mut self, value: u8) -> Result<(), Error> {
         let bytes = self.view().len_bytes();
         if bytes > 0 {
@@ -388,6 +562,15 @@ impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
     }
 
     /// The elements as a mutable slice for the rest of this access' life.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1, 2])?;
+    /// x.view_mut().into_mut_slice().reverse();
+    /// assert_eq!(x.as_slice(), [2, 1]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn into_mut_slice(self) -> &'v mut [T] {
         let start = std::ptr::with_exposed_provenance_mut::<T>(host_address(self.address));

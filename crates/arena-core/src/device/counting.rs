@@ -20,6 +20,18 @@ impl<D> Counting<D> {
     }
 
     /// The counts, shared: they go on when the device has moved into an arena.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// use arena_core::device::{Call, Counting};
+    ///
+    /// let device = Counting::new(Host::new());
+    /// let counts = device.counts();
+    /// let arena = RawArena::new(device, ByteSize::kib(4))?;
+    /// arena.persistent_from(&[1.0_f32; 10])?;
+    /// assert_eq!((counts.calls(Call::Obtain), counts.bytes(Call::CopyIn)), (1, 40));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn counts(&self) -> CallCounts {
         self.counts.clone()

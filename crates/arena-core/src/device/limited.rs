@@ -16,6 +16,14 @@ pub struct Limited<D> {
 
 impl<D> Limited<D> {
     /// Allows `inner` to hold `limit` at a time.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// use arena_core::device::Limited;
+    ///
+    /// let device = Limited::new(Host::new(), ByteSize::kib(4));
+    /// assert!(RawArena::new(device, ByteSize::kib(5)).is_err());
+    /// ```
     pub fn new(inner: D, limit: ByteSize) -> Self {
         Self { inner, limit_bytes: limit.bytes(), held_bytes: AtomicU64::new(0) }
     }

@@ -27,6 +27,12 @@ impl Probe {
     }
 
     /// A probe that stands for `device`: its regions have the same alignment, and no more.
+    ///
+    /// ```
+    /// # use arena_core::{Device, Host, Probe};
+    /// let probe = Probe::like(&Host::new());
+    /// assert_eq!(probe.base_alignment(), Host::new().base_alignment());
+    /// ```
     #[must_use]
     pub fn like<D: Device>(device: &D) -> Self {
         Self {
@@ -40,6 +46,14 @@ impl Probe {
     /// # Errors
     ///
     /// [`ErrorKind::BadAddress`] for an address above 2⁶¹, which leaves no room for a region.
+    ///
+    /// ```
+    /// # use arena_core::{Device, Probe};
+    /// let probe = Probe::at(512)?;
+    /// assert_eq!(probe.base_alignment().bytes(), 512);
+    /// assert!(Probe::at(u64::MAX).is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn at(base_address: u64) -> Result<Self, Error> {
         const HIGHEST: u64 = 1 << 61;
         if base_address > HIGHEST {

@@ -189,6 +189,14 @@ impl SlotTable {
     /// # Errors
     ///
     /// [`SlotTableError`] for a slot that is empty, too big or misaligned, or for too many of them.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// let alignment = Alignment::DEFAULT;
+    /// let slot = |offset_bytes, bytes| PlannedSlot { offset_bytes, bytes, alignment };
+    /// assert!(SlotTable::new(&[slot(0, 1000), slot(1024, 8)]).is_ok());
+    /// assert!(SlotTable::new(&[slot(128, 8)]).is_err()); // 128 is not a multiple of 256
+    /// ```
     pub fn new(planned: &[PlannedSlot]) -> Result<Self, SlotTableError> {
         let too_many = SlotTableError::TooMany { slots: planned.len() };
         let (mut peak_bytes, mut alignment) = (0, Alignment::ONE);
