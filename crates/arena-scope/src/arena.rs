@@ -17,11 +17,11 @@ use crate::state::State;
 use crate::steady_state::{NotSteady, SteadyState};
 use crate::step_key::StepKey;
 
-/// One device region: persistent buffers at its bottom, the mark where they end, and scopes above
-/// it that reset to it.
+/// One device region: persistent buffers at its bottom, the mark where they end, and scopes above the mark.
+/// When a root scope closes, the cursor goes back to the mark.
 ///
-/// It can be sent to another thread, but not shared with one. Its region goes back to the device
-/// when the arena and the last [`Persistent`] are gone.
+/// An arena can be sent to another thread, but not shared between threads. The region goes back to the device
+/// when the arena and the last [`Persistent`] are dropped.
 pub struct Arena<D: Device = Host> {
     pub(crate) state: State<D>,
 }
@@ -45,8 +45,8 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
-    /// What closing scopes do with their bytes, unless they say otherwise: [`Reset::Keep`] unless
-    /// set here.
+    /// What a scope does with its bytes when it closes, unless the scope has its own policy. The default is
+    /// [`Reset::Keep`].
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host, Reset};
@@ -62,15 +62,15 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
-    /// The size with which the host bump of each depth begins: 16 KiB unless set here. It grows when
-    /// a step needs more.
+    /// The initial size of the host bump of each depth. The default is 16 KiB. It grows when a step needs
+    /// more.
     #[must_use]
     pub const fn host_bump(mut self, size: ByteSize) -> Self {
         self.host_bump = size;
         self
     }
 
-    /// Where transient buffers lie: [`Placement::Bump`] unless set here; the others are for hunting
+    /// Where transient buffers lie. The default is [`Placement::Bump`]; the other placements are for finding
     /// bugs.
     ///
     /// ```
@@ -127,8 +127,8 @@ impl<D: Device> Arena<D> {
 
     // --- persistent buffers and the mark ------------------------------------------------------
 
-    /// A persistent buffer of `len` elements with unspecified but initialised contents: below the
-    /// mark until that is set, afterwards kept at the region's top.
+    /// A persistent buffer of `len` elements with unspecified but initialised contents. Before the mark is set
+    /// it lies below the mark; afterwards it is kept at the top of the region.
     ///
     /// # Errors
     ///
@@ -211,8 +211,8 @@ impl<D: Device> Arena<D> {
 
     // --- scopes -------------------------------------------------------------------------------
 
-    /// Runs `body` in a scope above the mark. When it ends, however it ends, the cursor is back at
-    /// the mark.
+    /// Runs `body` in a scope above the mark. When `body` ends, by a return, an error or a panic, the cursor
+    /// goes back to the mark.
     ///
     /// # Errors
     ///
@@ -236,8 +236,7 @@ impl<D: Device> Arena<D> {
         self.scope_with(ScopeOptions::default(), body)
     }
 
-    /// [`scope`](Self::scope) with a name, which errors show, and which says which steps repeat each
-    /// other.
+    /// [`scope`](Self::scope) with a name. Errors show it, and steps of one name are compared with each other.
     ///
     /// # Errors
     ///
@@ -283,7 +282,7 @@ impl<D: Device> Arena<D> {
         run(&self.state, self.state.open_root(options)?, body)
     }
 
-    /// Opens a scope in the guard form, where a closure does not fit.
+    /// Opens a scope in the guard form, for loops where a closure does not fit.
     ///
     /// # Errors
     ///
@@ -332,7 +331,7 @@ impl<D: Device> Arena<D> {
 
     // --- figures ------------------------------------------------------------------------------
 
-    /// Where the arena stands.
+    /// The figures of the arena now.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -377,7 +376,7 @@ impl<D: Device> Arena<D> {
     }
 
     /// The signature of the last root scope that closed, if it was observed, recorded or planned, or if the
-    /// device captures graphs. A plain bump step has none: it costs nothing there.
+    /// device captures graphs. `None` for any other step, so that a plain bump does not pay for it.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -437,8 +436,10 @@ impl<D: Device> Arena<D> {
         &self.state.steps
     }
 
-    /// Gives the physical memory between the last root scope's high-water and the kept part back to
-    /// the device, while every address stays. Returns the bytes given back.
+    /// Gives physical memory back to the system, from the high-water of the last root scope up to the kept
+    /// part. Every address stays valid. Returns the number of bytes given back: whole pages on
+    /// [`Host`](crate::Host), 0 on a device that cannot do so ([`Cuda`](crate::Cuda), [`Probe`](crate::Probe)),
+    /// and 0 while a captured graph holds the region.
     ///
     /// # Errors
     ///
@@ -458,12 +459,13 @@ impl<D: Device> Arena<D> {
         self.state.steps.trim(self.state.steps.last_step().high_water_bytes)
     }
 
-    /// Returns the error that an earlier close left behind, if there is one, and else tries again what a close
-    /// left undone. Every request and opening does so too; a loop that ends with a guard may want to ask.
+    /// Returns the error that an earlier close could not return, if there is one. Otherwise it tries again what a
+    /// close left undone. Every request and every opening of a scope does the same, so only a loop that ends by
+    /// dropping a guard needs this call.
     ///
     /// # Errors
     ///
-    /// That error, once.
+    /// That error, once; or the failure of the new try.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host, Reset};
@@ -488,11 +490,11 @@ impl<D: Device> Arena<D> {
 
     // --- plans ----------------------------------------------------------------------------------
 
-    /// Lets root scopes of this key follow a plan from now on, and those of the same name that have no plan
-    /// of their own. Their transient buffers lie where the plan says, above the mark; whatever is not as
-    /// planned is served by the bump, above the plan.
+    /// Root scopes of this key follow the plan from now on. So do root scopes of the same name whose variant has
+    /// no plan. Their transient buffers lie where the plan says, above the mark. The bump serves every request
+    /// that is not as planned, above the plan.
     ///
-    /// It sets the mark if that is not set. A plan installed for the same key before is replaced.
+    /// This sets the mark if it is not set. It replaces an earlier plan for the same key.
     ///
     /// # Errors
     ///
@@ -519,10 +521,10 @@ impl<D: Device> Arena<D> {
         self.state.install_plan(key.into(), table)
     }
 
-    /// Lets `planner` make plans while the loop runs: it is told the first step of each kind, and another
-    /// one when `patience` steps in a row deviated from their plan (at least 1) and the next does so too.
-    /// What it has ready is installed when the next root scope opens. Steps are observed from now on, and
-    /// those that it is told of are recorded.
+    /// Lets `planner` make plans while the loop runs. It gets the record of the first step of each kind. It gets
+    /// another record when `patience` consecutive steps (at least 1) deviated from their plan and the next one
+    /// deviates too. A plan that is ready is installed when the next root scope opens. Steps are observed from
+    /// now on.
     pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
@@ -530,7 +532,7 @@ impl<D: Device> Arena<D> {
         self.state.set_planner(Planning { planner, patience: patience.max(1) });
     }
 
-    /// What was not as planned since the plan for this key was installed; `None` without a plan.
+    /// How often steps deviated since the plan for this key was installed; `None` without a plan.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -550,8 +552,8 @@ impl<D: Device> Arena<D> {
         self.state.steps.plan_deviations(plan)
     }
 
-    /// Where in the program requests were not as planned since the plan for this key was installed:
-    /// the first 32 places, each with how often.
+    /// The calls in the program whose requests were not as planned since the plan for this key was installed,
+    /// each with a count. At most the first 32 calls are kept.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -591,8 +593,8 @@ impl<D: Device> Arena<D> {
         self.state.steps.plan_span(plan)
     }
 
-    /// The requests, drops and scopes of the first step of a kind, to be planned; `None` without
-    /// [`record`](Self::record) or such a step.
+    /// The requests, drops and scopes of the first step of a kind, from which a plan can be made. `None` if
+    /// [`record`](Self::record) was not called, or no such step has closed since.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -611,12 +613,12 @@ impl<D: Device> Arena<D> {
 
     // --- the steady state ---------------------------------------------------------------------
 
-    /// Watches root scopes from now on: the signature of each step is compared with that of the first of
-    /// its kind, and driver allocations and kept bytes are counted. It costs a few nanoseconds a request,
-    /// and may stay on; [`record`](Self::record) says more.
+    /// Observes root scopes from now on: compares the signature of each step with that of the first step of its
+    /// kind, and counts driver allocations and kept bytes. It costs a few nanoseconds for each request, so it
+    /// can stay on. [`record`](Self::record) also keeps the requests.
     ///
-    /// `heap_allocations`, if given, returns the number of host heap allocations so far; only a
-    /// program knows its global allocator.
+    /// `heap_allocations`, if given, returns the number of host heap allocations so far. The program gives it
+    /// because only the program knows its global allocator.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -633,9 +635,9 @@ impl<D: Device> Arena<D> {
         self.watch(Observer::new(heap_allocations, false));
     }
 
-    /// [`observe`](Self::observe), and records each request, drop and scope as well: the first request that
-    /// differs is named, and a step can be planned from its [record](Self::recorded). Each request takes a
-    /// slower way meanwhile.
+    /// [`observe`](Self::observe) that also records each request, drop and scope. So the report names the first
+    /// request that differs, and a plan can be made from the [record](Self::recorded). Requests are slower
+    /// while steps are recorded.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -659,7 +661,8 @@ impl<D: Device> Arena<D> {
         self.state.watch();
     }
 
-    /// What was seen since [`observe`](Self::observe) or [`record`](Self::record); `None` without.
+    /// The report since [`observe`](Self::observe) or [`record`](Self::record) was called; `None` if neither
+    /// was.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -675,7 +678,7 @@ impl<D: Device> Arena<D> {
         self.state.observer.borrow().as_ref().map(Observer::report)
     }
 
-    /// Stops watching and returns what was seen.
+    /// Stops observing and returns the report.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -691,7 +694,8 @@ impl<D: Device> Arena<D> {
         self.state.observer.get_mut().take().map(|observer| observer.report())
     }
 
-    /// Runs `step` so many times, records each, and measures whether the loop is in its steady state.
+    /// Runs `step` as often as `steps` says, records each time, and reports whether the loop is in its steady
+    /// state.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! Scopes for training steps on one device region.
 //!
-//! A training loop has two lifetimes. Parameters live for the whole run; activations, gradients,
-//! workspaces and staging die when the step ends. So an [`Arena`] takes one region, puts persistent
-//! buffers at its bottom and sets *the mark* where they end; each [`Scope`] bumps a cursor above it
-//! and puts it back when it closes. A buffer carries its scope's lifetime, so that one that would be
-//! used too late does not compile.
+//! A training loop has two lifetimes. Parameters live for the whole run. Activations, gradients, workspaces and
+//! staging buffers die when the step ends. So an [`Arena`] takes one region, puts persistent buffers at its
+//! bottom, and sets *the mark* where they end. Each [`Scope`] places its buffers above the mark by moving a
+//! cursor, and moves the cursor back when it closes. A buffer has the lifetime of its scope, so a program that
+//! uses a buffer after its scope does not compile.
 //!
 //! An arena does not suit steps that free buffers one by one in an order that changes from step to step. The
 //! bump reuses no byte before its scope closes, and a plan reuses bytes only where a step repeats another.
@@ -80,7 +80,7 @@ pub use arena_core::{
 pub use arena_core::{cuda, cudarc};
 pub use bumpalo;
 
-/// What a training loop names: `use arena_scope::prelude::*;`.
+/// The names that a training loop needs: `use arena_scope::prelude::*;`.
 ///
 /// [`Ok`](crate::Ok) is not in it: it would hide the `Ok` of patterns.
 pub mod prelude {
@@ -90,8 +90,8 @@ pub mod prelude {
     };
 }
 
-/// `Ok` of a scope's closure whose error is [`Error`]: Rust cannot guess the type of an error that is only
-/// ever passed on by `?`.
+/// `Ok` with the error type [`Error`], for the end of a scope's closure. Rust cannot infer the error type of a
+/// closure that only uses `?`.
 ///
 /// ```
 /// # use arena_scope::{Arena, ByteSize, Host};

@@ -4,7 +4,7 @@ use arena_core::Reset;
 
 use crate::step_key::StepKey;
 
-/// How a scope is opened, where the defaults do not do: its key, and how it clears.
+/// How a scope is opened, where the defaults do not suit: its key, and its reset policy.
 ///
 /// ```
 /// use arena_scope::{Reset, ScopeOptions};
@@ -24,7 +24,7 @@ impl ScopeOptions {
         Self { key: StepKey::named(name), reset: None }
     }
 
-    /// Tells scopes of one name apart, see [`StepKey`].
+    /// The variant of the key, for steps of one name that differ: see [`StepKey`].
     ///
     /// ```
     /// use arena_scope::ScopeOptions;

@@ -18,13 +18,13 @@ use crate::step_buffer::StepBuffer;
 
 type Invariant<'x> = fn(&'x ()) -> &'x ();
 
-/// An open scope. Buffers asked for through it carry `'s`, which ends when it closes.
+/// An open scope. A buffer that it makes has the lifetime `'s`, which ends when the scope closes.
 ///
-/// `'outer` is the life of the scope around it (or of the borrow of the arena), whose buffers can be
-/// read in here. While an inner scope is open the outer one is borrowed, so nothing can be allocated
-/// from it.
+/// `'outer` is the lifetime of the scope around it (or of the borrow of the arena). Buffers of the outer scope
+/// can be used in this one. While an inner scope is open the outer one is borrowed, so the outer one cannot
+/// make a buffer.
 ///
-/// A scope can be neither sent to another thread nor shared with one.
+/// A scope stays on its thread: it can be neither sent to another thread nor shared between threads.
 pub struct Scope<'s, 'outer: 's, D: Device = Host> {
     state: &'s State<D>,
     depth: u32,
@@ -39,8 +39,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- buffers ------------------------------------------------------------------------------
 
-    /// A buffer of `len` elements, aligned to 256 bytes, with unspecified
-    /// but initialised contents.
+    /// A buffer of `len` elements, aligned to 256 bytes, with unspecified but initialised contents.
     ///
     /// # Errors
     ///
@@ -64,7 +63,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.alloc_aligned(len, Alignment::DEFAULT)
     }
 
-    /// [`alloc`](Self::alloc) with an alignment for this buffer alone; that of `T` is the least.
+    /// [`alloc`](Self::alloc) with another alignment. The alignment of `T` is the minimum.
     ///
     /// # Errors
     ///
@@ -91,7 +90,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.state.steps.transient(len, alignment, self.depth)
     }
 
-    /// [`alloc`](Self::alloc) for somebody else, whose call is named.
+    /// [`alloc`](Self::alloc) on behalf of another call, which errors name.
     pub(crate) fn alloc_at<T: Pod>(
         &self,
         len: usize,
@@ -142,8 +141,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.state.steps.transient_from(values, Alignment::DEFAULT, self.depth)
     }
 
-    /// A 2-D buffer whose rows start aligned, with unspecified contents; its rows are reached by
-    /// [`View::row`].
+    /// A 2-D buffer whose rows start aligned, with unspecified contents. [`View::row`] gives a row.
     ///
     /// # Errors
     ///
@@ -169,9 +167,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.alloc_aligned(layout.len(), layout.alignment())
     }
 
-    /// A persistent buffer of `len` elements with unspecified contents. Asked for inside a scope it
-    /// is kept at the region's top: it survives the scope, and the mark and every transient address
-    /// stay where they are.
+    /// A persistent buffer of `len` elements with unspecified contents. It lies at the top of the region and
+    /// outlives the scope. The mark and the addresses of transient buffers do not change.
     ///
     /// # Errors
     ///
@@ -192,7 +189,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.state.steps.persistent(len, Alignment::DEFAULT, self.depth)
     }
 
-    /// A persistent copy of a result, made on the device: the way out of a scope for a buffer.
+    /// A persistent copy of a buffer, made on the device. Use it for a buffer that is needed after the scope.
     ///
     /// # Errors
     ///
@@ -253,7 +250,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- results ------------------------------------------------------------------------------
 
-    /// The elements of a buffer as host values, after the work queued before.
+    /// The elements of a buffer as host values. It waits for the work that was queued before.
     ///
     /// # Errors
     ///
@@ -273,8 +270,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         result.to_vec()
     }
 
-    /// The only element of a buffer as a host value, after the work queued before. Unlike
-    /// [`read`](Self::read) it needs no host memory.
+    /// The only element of a buffer as a host value. It waits for the work that was queued before. Unlike
+    /// [`read`](Self::read) it allocates nothing on the host.
     ///
     /// # Errors
     ///
@@ -322,10 +319,10 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- host data ----------------------------------------------------------------------------
 
-    /// Host memory for this scope's own data: tape nodes, shapes, lists of views. It is emptied when
-    /// a scope of this depth opens, and allocates nothing on the heap from a loop's third step on.
+    /// Host memory for the data of this scope: tape nodes, shapes, lists of views. It is emptied when a scope of
+    /// this depth opens. From the third step of a loop on it allocates nothing on the heap.
     ///
-    /// `bumpalo` runs no `Drop`: put what holds buffers into a `bumpalo::boxed::Box`.
+    /// `bumpalo` does not run `Drop`: put a value that contains buffers into a `bumpalo::boxed::Box`.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -349,7 +346,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// What `body` returns; or an error of opening (an earlier failure) or closing (a refused
-    /// clearing). However it ends, the cursor is back where the inner scope began.
+    /// clearing). In every case the cursor goes back to where the inner scope began.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -374,7 +371,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.scope_with(ScopeOptions::default(), body)
     }
 
-    /// [`scope`](Self::scope) with a name, which errors show.
+    /// [`scope`](Self::scope) with a name. Errors show it.
     ///
     /// # Errors
     ///
@@ -476,7 +473,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.depth
     }
 
-    /// Where the arena stands.
+    /// The figures of the arena now.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -493,7 +490,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.state.steps.stats()
     }
 
-    /// The device of the arena, for a backend that launches its own kernels on it.
+    /// The device of the arena, for a backend that launches kernels on it.
     #[must_use]
     pub fn device(&self) -> &'s D {
         self.region().device()

@@ -1,4 +1,4 @@
-//! The report that a loop is in its steady state: flat memory, stable addresses, no allocation.
+//! The report on the steady state of a loop: flat memory, stable addresses, no allocation.
 
 use std::fmt;
 
@@ -16,16 +16,16 @@ pub struct StepKind {
     pub steps: u64,
     /// The signature of the first of them.
     pub signature: Option<StepSignature>,
-    /// Steps whose signature was another one.
+    /// Steps with a signature other than that of the first.
     pub unstable_steps: u64,
     /// The highest cursor of the first of them, in bytes from the base.
     pub high_water_bytes: u64,
-    /// Driver allocations in the second step and later, all together.
+    /// The sum of driver allocations in the second step and later.
     pub late_driver_allocations: u64,
-    /// The most host heap allocations in one step, from the third step on, from its opening to its
-    /// close on all threads; `None` without a counter or a third step.
+    /// The most host heap allocations in one step, on all threads, from the opening of its scope to the close.
+    /// The first two steps do not count. `None` without a counter or without a third step.
     pub heap_allocations_per_step: Option<u64>,
-    /// Bytes by which the kept part grew in the fourth step and later, all together.
+    /// The bytes by which the kept part grew in the fourth step and later.
     pub late_kept_bytes: u64,
 }
 
@@ -66,13 +66,13 @@ impl StepKind {
     }
 }
 
-/// What was seen of a loop, by kind of step.
+/// The report on a loop, by kind of step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteadyState {
     /// Each kind in the order of its first step.
     pub kinds: Vec<StepKind>,
-    /// The first step that did not repeat the first of its kind.
+    /// The first step that differs from the first step of its kind.
     pub divergence: Option<Divergence>,
 }
 
@@ -87,7 +87,7 @@ impl SteadyState {
         self.kinds.iter().map(|kind| kind.steps).sum()
     }
 
-    /// Whether every step got the addresses of the first of its kind.
+    /// Whether every step got the addresses of the first step of its kind.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -109,14 +109,14 @@ impl SteadyState {
         self.kinds.iter().map(|kind| kind.late_driver_allocations).sum()
     }
 
-    /// The most host heap allocations in one step, from the third of each kind on; `None` without a
-    /// counter or a third step of any kind.
+    /// The most host heap allocations in one step. The first two steps of each kind do not count. `None` without
+    /// a counter or without a third step.
     #[must_use]
     pub fn heap_allocations_per_step(&self) -> Option<u64> {
         self.kinds.iter().filter_map(|kind| kind.heap_allocations_per_step).max()
     }
 
-    /// Asserts the steady state.
+    /// Checks that the loop is in its steady state.
     ///
     /// # Errors
     ///
