@@ -214,7 +214,7 @@ impl RowLayout {
         self.rows
     }
 
-    /// Elements in a row that mean something.
+    /// Elements in a row, without the padding.
     #[must_use]
     pub const fn columns(&self) -> usize {
         self.columns

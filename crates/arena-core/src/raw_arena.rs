@@ -61,19 +61,19 @@ impl<D: Device> RawArena<D> {
         self.0.region().device()
     }
 
-    /// Where the arena stands.
+    /// The figures of the arena now.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
-    /// Holds the region as it is, as long as the pin lives.
+    /// Keeps the region and its layout as long as the pin exists.
     #[must_use]
     pub fn pin(&self) -> RegionPin<D> {
         self.0.pin()
     }
 
-    /// Sets the mark: what is persistent so far lies below it for good.
+    /// Sets the mark at the end of the persistent buffers made so far. A reset never goes below it.
     ///
     /// # Errors
     ///
@@ -254,9 +254,9 @@ impl<D: Device> RawArena<D> {
         self.0.transient_from(values, alignment, NO_SCOPE)
     }
 
-    /// Puts the cursor back to the mark, and sets the mark if it is not set. That no transient buffer is
-    /// alive is what `&mut self` proves. Work on declared streams is waited for, on the device; a failure
-    /// of that is told by the next fallible call.
+    /// Puts the cursor back to the mark, and sets the mark at the cursor if it is not set. `&mut self` proves
+    /// that no transient buffer is alive. The device waits for work on declared streams; if that fails, the next
+    /// call that can fail returns the error.
     ///
     /// ```
     /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
@@ -273,9 +273,9 @@ impl<D: Device> RawArena<D> {
         self.0.reset_to_mark();
     }
 
-    /// Gives the physical memory between `above_bytes` (or the cursor, if that is higher) and the
-    /// kept part back to the device, while every address stays. Returns the bytes given back: none while
-    /// the region is pinned.
+    /// Gives physical memory back to the system, from `above_bytes` (or the cursor, if that is higher) up to the
+    /// kept part. Every address stays valid. Returns the number of bytes given back: 0 while the region is
+    /// pinned, or if the device cannot do so.
     ///
     /// # Errors
     ///

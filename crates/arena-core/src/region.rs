@@ -88,7 +88,7 @@ impl<D: Device> Region<D> {
         self.capacity_bytes
     }
 
-    /// Declares that `stream` uses this region until a scope of `depth` closes (0: for good), and makes
+    /// Declares that `stream` uses this region until a scope of `depth` closes (0: permanently), and makes
     /// it wait for the arena's stream. Scopes and buffers call this; their methods say more.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ pub struct Buffer {
     pub birth: u64,
     /// Time of the death. The lifetime is half-open: a buffer born at another's death may take its bytes.
     pub death: u64,
-    /// Bytes asked for; 0 is legal and occupies nothing.
+    /// The size in bytes. 0 is allowed and occupies nothing.
     pub size_bytes: u64,
     /// The offset is a multiple of this power of two.
     pub alignment_bytes: u64,
@@ -55,7 +55,7 @@ impl Buffer {
     }
 }
 
-/// Why a list of buffers is no instance.
+/// Why a list of buffers is not a valid instance.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InstanceError {
@@ -74,7 +74,7 @@ pub enum InstanceError {
     BadAlignment {
         /// Position of the buffer.
         index: usize,
-        /// What it asks for.
+        /// Its alignment.
         alignment_bytes: u64,
     },
     /// A fixed offset is not a multiple of the buffer's own alignment.
@@ -90,7 +90,7 @@ pub enum InstanceError {
         /// Its alignment.
         alignment_bytes: u64,
     },
-    /// Two fixed buffers lie on each other while both live.
+    /// Two fixed buffers share bytes while both are live.
     #[error("buffers {first} and {second} are fixed on the same bytes while both live")]
     FixedOverlap {
         /// Position of one of them.
@@ -98,7 +98,7 @@ pub enum InstanceError {
         /// Position of the other.
         second: usize,
     },
-    /// The sizes add up to more than this crate calculates with.
+    /// The sum of the sizes is larger than this crate supports.
     #[error("the sizes and fixed offsets add up to more than {} bytes", Instance::MAX_TOTAL_BYTES)]
     TooLarge,
     /// More buffers than an index of 32 bits can name.
@@ -256,7 +256,7 @@ impl Instance {
         self.buffers[index].size_bytes.next_multiple_of(self.granule_bytes)
     }
 
-    /// What a bump arena needs: the sum of all that the buffers occupy.
+    /// What a bump arena needs: the sum of the bytes that the buffers occupy.
     ///
     /// ```
     /// # use arena_plan::{Buffer, Instance};

@@ -1,4 +1,4 @@
-//! A finished plan: where each buffer lies, how high that reaches, and for which program it holds.
+//! A finished plan: where each buffer lies, its peak, and the program that it is for.
 
 use std::io::{Read, Write};
 
@@ -41,7 +41,7 @@ pub struct Plan {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The file cannot be read or is not what [`Plan::save`] writes; says where.
+    /// The file cannot be read, or [`Plan::save`] did not write it. The error says where.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// The file is of another kind or a later version.
@@ -54,13 +54,13 @@ pub enum PlanError {
         /// The version that it states.
         version: u32,
     },
-    /// The buffers are no instance.
+    /// The buffers are not a valid instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// The offsets are no plan.
+    /// The offsets are not a valid plan.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// A stated figure is not what the buffers give: the file was damaged or edited.
+    /// A figure in the file does not match its buffers: the file was damaged or edited.
     #[error("the plan states {what} {stated}, but its buffers give {found}")]
     Stated {
         /// Which figure.
@@ -87,9 +87,9 @@ pub enum PlanError {
     OtherProgram {
         /// The first buffer that differs.
         index: usize,
-        /// What the plan knows.
+        /// The buffer in the plan.
         planned: Buffer,
-        /// What the program asks for.
+        /// The buffer of the program.
         asked: Buffer,
     },
 }
@@ -113,7 +113,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Violation`] when they are no plan for the instance.
+    /// [`PlanError::Violation`] when they are not a valid plan for the instance.
     ///
     /// ```
     /// # use arena_plan::{Buffer, Instance, Plan};
@@ -128,7 +128,7 @@ impl Plan {
         Ok(Self { instance, offsets_bytes, peak_bytes, bound })
     }
 
-    /// What was planned.
+    /// The buffers that were planned.
     #[must_use]
     pub fn instance(&self) -> &Instance {
         &self.instance
@@ -146,7 +146,7 @@ impl Plan {
         self.peak_bytes
     }
 
-    /// What no plan can stay below.
+    /// The lower bound of every plan for these buffers.
     #[must_use]
     pub fn bound(&self) -> Bound {
         self.bound
@@ -231,11 +231,11 @@ impl Plan {
         Ok(())
     }
 
-    /// Reads a plan and checks all that it states: nothing in the file is taken on trust.
+    /// Reads a plan and checks everything that the file states.
     ///
     /// # Errors
     ///
-    /// Any [`PlanError`] but those of [`check_for`](Self::check_for). Never panics.
+    /// Any [`PlanError`] except those of [`check_for`](Self::check_for). It never panics.
     pub fn load(from: impl Read) -> Result<Self, PlanError> {
         let file: File = serde_json::from_reader(std::io::BufReader::new(from))?;
         if file.format != FORMAT || file.version != VERSION {

@@ -12,8 +12,8 @@ use crate::plan::Plan;
 use crate::solve::{Options, solve};
 use crate::trace::Trace;
 
-/// The step that an arena recorded. A buffer dies when its handle is dropped, at the latest when its
-/// scope closes; empty requests leave no trace, for they need no byte.
+/// The step that an arena recorded. A buffer dies when its handle is dropped, or else when its scope closes.
+/// Empty requests are left out, because they need no byte.
 ///
 /// ```
 /// # use arena_plan::{trace_of};
@@ -69,8 +69,8 @@ fn free(trace: &mut Trace, at: &mut HashMap<u64, usize>, offset_bytes: u64) {
     }
 }
 
-/// The slots of a plan, for an arena to replay: in the order of births, which an instance from a file
-/// need not have.
+/// The slots of a plan, which an arena can follow. They are in the order of births; an instance from a file may
+/// have another order.
 ///
 /// # Errors
 ///
@@ -97,9 +97,9 @@ pub fn slot_table(plan: &Plan) -> Result<SlotTable, SlotTableError> {
 pub struct PlannedStep {
     /// The plan.
     pub plan: Plan,
-    /// Bytes of all its buffers together, each rounded up to its alignment: what the bump needs.
+    /// The sum of the bytes of all its buffers, each rounded up to its alignment: what the bump needs.
     pub sum_bytes: u64,
-    /// Bytes that are live at once at most: what no plan can stay below.
+    /// The most bytes that are live at once: the lower bound of every plan.
     pub bound: Bound,
     /// How long solving took; zero for a plan that was loaded.
     pub elapsed: Duration,
@@ -109,10 +109,10 @@ pub struct PlannedStep {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// The record is no instance.
+    /// The record is not a valid instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// The plan is none that an arena can follow.
+    /// An arena cannot follow the plan.
     #[error(transparent)]
     Slots(#[from] SlotTableError),
 }
@@ -122,7 +122,7 @@ impl PlannedStep {
     ///
     /// # Errors
     ///
-    /// [`StepError::Instance`] for sizes that add up beyond what the solver calculates with.
+    /// [`StepError::Instance`] when the sum of the sizes is larger than the solver supports.
     ///
     /// ```
     /// # use arena_plan::{Options, PlannedStep};
@@ -153,7 +153,7 @@ impl PlannedStep {
         Ok(Self::of(instance, solution.plan, solution.elapsed))
     }
 
-    /// What was recorded, and a plan that was made for it before.
+    /// A recorded step with a plan that was made for it before.
     #[must_use]
     pub fn loaded(instance: Instance, plan: Plan) -> Self {
         Self::of(instance, plan, Duration::ZERO)

@@ -1,4 +1,4 @@
-//! An independent judge of plans: shares no code and no compressed time with the solvers.
+//! An independent check of plans: it shares no code and no compressed time with the solvers.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use thiserror::Error;
 
 use crate::instance::Instance;
 
-/// Why offsets are no plan for an instance.
+/// Why offsets are not a valid plan for an instance.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Not one offset per buffer.
+    /// The number of offsets is not the number of buffers.
     #[error("each buffer needs one offset: buffers {buffers}, offsets {offsets}")]
     Count {
-        /// How many offsets came.
+        /// How many offsets were given.
         offsets: usize,
         /// How many buffers there are.
         buffers: usize,
@@ -27,7 +27,7 @@ pub enum Violation {
         index: usize,
         /// Where it lies.
         offset_bytes: u64,
-        /// What it asks for.
+        /// Its alignment.
         alignment_bytes: u64,
     },
     /// A buffer with a fixed offset lies elsewhere.
@@ -153,7 +153,7 @@ pub fn validate(instance: &Instance, offsets_bytes: &[u64]) -> Result<u64, Viola
     }
 }
 
-/// [`validate`], and the peak must be the one claimed.
+/// [`validate`] that also checks that the peak is the claimed one.
 ///
 /// # Errors
 ///

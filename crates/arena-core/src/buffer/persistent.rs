@@ -11,11 +11,11 @@ use crate::device::{Device, Host, HostVisible};
 use crate::layout::Span;
 use crate::region::Region;
 
-/// An owned buffer that no scope's end touches, and that never moves.
+/// An owned buffer that outlives scopes and never moves.
 ///
-/// It holds the region, not the arena: it may outlive the arena and go to any thread. Dropping it
-/// queues its bytes; if it was made after the mark, they are used again after the next close,
-/// otherwise they come back with the arena.
+/// It keeps the region alive, so it can outlive the arena, and it can be sent to any thread. If it was made
+/// after the mark was set, its bytes can be reused after it is dropped and the next scope has closed. Otherwise
+/// they are not reused.
 ///
 /// # Invariants
 ///
@@ -61,7 +61,7 @@ impl<T: Pod, D: Device> Persistent<T, D> {
         self.len == 0
     }
 
-    /// The device address of the first element: the same for the buffer's whole life.
+    /// The device address of the first element. It never changes.
     #[must_use]
     pub fn address(&self) -> u64 {
         *self.address_ref()
@@ -88,7 +88,7 @@ impl<T: Pod, D: Device> Persistent<T, D> {
         self.address - self.region.base_address()
     }
 
-    /// Whether it was made after the mark was set, and so lies at the region's top.
+    /// Whether it was made after the mark was set and so lies at the top of the region.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};

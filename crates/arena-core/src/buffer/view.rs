@@ -105,8 +105,8 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         self.region
     }
 
-    /// Whether the address is a multiple of `alignment`. A view into the middle of a buffer may be
-    /// contiguous and yet not aligned as the buffer is.
+    /// Whether the address is a multiple of `alignment`. A view that starts in the middle of a buffer may be
+    /// less aligned than the buffer.
     ///
     /// ```
     /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
@@ -143,11 +143,11 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         Ok(unsafe { Self::new(self.address + offset_bytes::<T>(start), len, self.region) })
     }
 
-    /// The elements before `mid` and those from it on.
+    /// Two views: the elements before `mid`, and the elements from `mid` on.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    /// [`ErrorKind::OutOfBounds`] when `mid` is larger than the length.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};
@@ -161,12 +161,12 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         Ok((self.range(..mid)?, self.range(mid..)?))
     }
 
-    /// `parts` equal views whose starts are multiples of `alignment`, if this one's is; elements
-    /// that do not share out evenly are left over at the end.
+    /// `parts` views of equal length, each of which starts at a multiple of `alignment`. Elements at the end that
+    /// do not fill a part are left over.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadParts`] when nothing is left for a part, or when this view is not aligned.
+    /// [`ErrorKind::BadParts`] when a part would be empty, or when this view itself is not aligned.
     ///
     /// ```
     /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
@@ -218,7 +218,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         self.range(row_range::<T>(layout, row)?)
     }
 
-    /// The elements in host memory, after the work queued on the arena's stream.
+    /// A copy of the elements in host memory. It waits for the work queued on the arena's stream.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         Ok(host)
     }
 
-    /// Copies the elements to host memory, after the work queued on the arena's stream.
+    /// Copies the elements to host memory. It waits for the work queued on the arena's stream.
     ///
     /// # Errors
     ///
@@ -325,14 +325,14 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         self.region
     }
 
-    /// Shared access to the same elements while this one rests.
+    /// Shared access to the same elements. This access cannot be used meanwhile.
     #[must_use]
     pub fn view(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: the mutable access is borrowed shared meanwhile.
         unsafe { View::new(self.address, self.len, self.region) }
     }
 
-    /// The same access for a shorter while, to pass on without giving it away.
+    /// The same access with a shorter lifetime, to pass to a function without giving this one up.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena, ViewMut};
@@ -353,7 +353,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         unsafe { ViewMut::new(self.address, self.len, self.region) }
     }
 
-    /// The elements of `range`, for the rest of this access' life.
+    /// Access to the elements of `range`, with the same lifetime as this access.
     ///
     /// # Errors
     ///
@@ -374,11 +374,11 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(unsafe { Self::new(self.address + offset_bytes::<T>(start), len, self.region) })
     }
 
-    /// Two disjoint halves: the elements before `mid` and those from it on.
+    /// Two disjoint accesses: the elements before `mid`, and the elements from `mid` on.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    /// [`ErrorKind::OutOfBounds`] when `mid` is larger than the length.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};
@@ -478,8 +478,8 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(())
     }
 
-    /// Copies `from` in, in stream order. The two cannot overlap: this access is exclusive. A view of
-    /// another arena's buffer may be given; that arena then knows this one's stream, as if declared.
+    /// Copies `from` in, in stream order. The two cannot overlap, because this access is exclusive. `from` may lie
+    /// in another arena of the same device; the stream of this arena is then declared to that arena.
     ///
     /// # Errors
     ///
@@ -510,8 +510,8 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(())
     }
 
-    /// Sets every byte to zero, in stream order: by a fill, never by a multiplication, so that NaN
-    /// goes as well.
+    /// Sets every byte to zero, in stream order. It is a fill, not a multiplication by zero, so it also removes
+    /// NaN.
     ///
     /// # Errors
     ///
@@ -561,7 +561,7 @@ impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
         self.reborrow().into_mut_slice()
     }
 
-    /// The elements as a mutable slice for the rest of this access' life.
+    /// The elements as a mutable slice with the lifetime of this access.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};

@@ -1,4 +1,4 @@
-//! Input that is copied while the step before still runs, and results that are read some steps later.
+//! Input that is copied while the step before still runs, and results that the host reads some steps later.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -21,12 +21,12 @@ use crate::steps::Steps;
 /// A depth that no scope has.
 const FORGET_NONE: u32 = u32::MAX;
 
-/// A ring of input slots, each a persistent buffer on the device and page-locked memory on the host. The
-/// copy of one batch, on a stream of its own, overlaps the step on another.
+/// A ring of input slots. Each slot is a persistent buffer on the device and page-locked memory on the host. The
+/// copy of one batch runs on a separate stream and overlaps the step that reads another batch.
 ///
-/// [`fill`](Self::fill) takes the next free slot, [`next`](Self::next) gives the oldest filled one to the
-/// step. All order between the two streams is on the device: a step waits for its copy, and a copy for
-/// the steps that read its slot before.
+/// [`fill`](Self::fill) uses the next free slot; [`next`](Self::next) gives the oldest filled slot to the step.
+/// The device orders the two streams: a step waits for its copy, and a copy waits for the steps that read its
+/// slot before.
 #[derive(Debug)]
 pub struct InputSlots<T: Pod> {
     slots: Vec<Slot<T>>,
@@ -49,8 +49,8 @@ struct Slot<T: Pod> {
 }
 
 impl<T: Pod> InputSlots<T> {
-    /// `count` slots of `len` elements: two overlap a copy with a step. Make them before the mark is
-    /// set.
+    /// `count` slots of `len` elements. Two slots are enough to overlap a copy with a step. Make them before the
+    /// mark is set.
     ///
     /// # Errors
     ///
@@ -72,8 +72,8 @@ impl<T: Pod> InputSlots<T> {
         Ok(Self { slots, stream, region, filled: 0, taken: 0, waits: 0 })
     }
 
-    /// Writes the next batch and queues its copy. If the host memory of the slot is still read by an
-    /// earlier copy, it waits for that, and counts it.
+    /// Writes the next batch and queues its copy. If an earlier copy still reads the host memory of the slot, it
+    /// waits for that copy, and [`waits`](Self::waits) counts it.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// # Errors
     ///
-    /// As for [`fill`](Self::fill); and [`ErrorKind::InUse`] where that would wait.
+    /// As for [`fill`](Self::fill); and [`ErrorKind::InUse`] if `fill` would wait.
     pub fn try_fill(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
         let index = self.free_slot()?;
         if !self.slots[index].transfer.has_ended()? {
@@ -130,8 +130,8 @@ impl<T: Pod> InputSlots<T> {
         Ok(())
     }
 
-    /// The oldest batch that no step has taken, for work on the arena's stream, which waits for its
-    /// copy. The slot is free again when the view is gone.
+    /// The oldest batch that no step has taken yet, for work on the arena's stream. That stream waits for the copy
+    /// of the batch. The slot is free again when the view is dropped.
     ///
     /// # Errors
     ///
@@ -193,7 +193,8 @@ fn record_reads<T: Pod>(region: &Region<Cuda>, slot: &mut Slot<T>) -> Result<(),
     Ok(())
 }
 
-/// Results on their way to the host: copied on the arena's stream, read when they have arrived.
+/// A queue of results on their way to the host. They are copied on the arena's stream, and the host reads them
+/// when they have arrived.
 #[derive(Debug)]
 pub struct ResultQueue<T: Pod> {
     free: Vec<Transfer<T>>,
@@ -203,7 +204,7 @@ pub struct ResultQueue<T: Pod> {
 }
 
 impl<T: Pod> ResultQueue<T> {
-    /// Room for `count` results of `len` elements on their way.
+    /// A queue with room for `count` results of `len` elements.
     ///
     /// # Errors
     ///
@@ -252,8 +253,8 @@ impl<T: Pod> ResultQueue<T> {
         started
     }
 
-    /// The oldest result, after waiting for it if need be; `None` when none is on its way. In a loop,
-    /// [`pop_with`](Self::pop_with) makes no vector for each.
+    /// The oldest result. It waits until the result has arrived. `None` when the queue is empty. In a loop prefer
+    /// [`pop_with`](Self::pop_with), which makes no vector.
     ///
     /// # Errors
     ///
@@ -262,7 +263,7 @@ impl<T: Pod> ResultQueue<T> {
         self.pop_with(<[T]>::to_vec)
     }
 
-    /// The oldest result if it has arrived.
+    /// The oldest result if it has already arrived.
     ///
     /// # Errors
     ///
@@ -271,7 +272,7 @@ impl<T: Pod> ResultQueue<T> {
         self.try_pop_with(<[T]>::to_vec)
     }
 
-    /// [`pop`](Self::pop) that shows the result where it lies, and returns what `read` made of it.
+    /// [`pop`](Self::pop) without a copy: `read` gets the result in place, and its value is returned.
     ///
     /// # Errors
     ///
@@ -279,14 +280,14 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Panics
     ///
-    /// Only if `read` does; the result is the oldest still.
+    /// If `read` panics. The result then stays in the queue.
     pub fn pop_with<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
         let Some(oldest) = self.queued.front_mut() else { return Ok(None) };
         oldest.wait()?;
         self.take_arrived(read)
     }
 
-    /// [`try_pop`](Self::try_pop) that shows the result where it lies.
+    /// [`try_pop`](Self::try_pop) without a copy.
     ///
     /// # Errors
     ///
@@ -294,7 +295,7 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Panics
     ///
-    /// Only if `read` does; the result is the oldest still.
+    /// If `read` panics. The result then stays in the queue.
     pub fn try_pop_with<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
         let arrived = match self.queued.front_mut() {
             Some(oldest) => oldest.has_ended()?,

@@ -19,7 +19,7 @@ impl<D> Counting<D> {
         Self { inner, counts: CallCounts::default() }
     }
 
-    /// The counts, shared: they go on when the device has moved into an arena.
+    /// A shared handle to the counts. It still works after the device has moved into an arena.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};
@@ -50,7 +50,7 @@ impl<D> Counting<D> {
 
 wrap_device!(Counting);
 
-/// How often each call was made, and for how many bytes in all.
+/// How often each call was made, and for how many bytes in total.
 #[derive(Debug, Clone, Default)]
 pub struct CallCounts {
     by_call: Arc<[(AtomicU64, AtomicU64); Call::ALL.len()]>,

@@ -19,7 +19,7 @@ impl<D> Failing<D> {
         Self { inner, switch: FailSwitch::default() }
     }
 
-    /// The switch, shared: it works when the device has moved into an arena.
+    /// A shared handle to the switch. It still works after the device has moved into an arena.
     #[must_use]
     pub fn switch(&self) -> FailSwitch {
         self.switch.clone()
@@ -52,7 +52,7 @@ pub struct FailSwitch {
 }
 
 impl FailSwitch {
-    /// Refuses the `n`-th such call from now (1 is the next) once; 0 takes an order back.
+    /// Refuses the `n`-th such call from now, once; 1 is the next call. 0 cancels this.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};

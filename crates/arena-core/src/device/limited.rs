@@ -6,7 +6,7 @@ use super::{Call, calls::wrap_device};
 use crate::bytes::ByteSize;
 use crate::error::{DeviceError, DeviceErrorKind};
 
-/// Wraps a device and refuses to obtain more than a limit in bytes, all its regions together.
+/// Wraps a device and limits the sum of the bytes that it holds at one time.
 #[derive(Debug)]
 pub struct Limited<D> {
     inner: D,
@@ -15,7 +15,7 @@ pub struct Limited<D> {
 }
 
 impl<D> Limited<D> {
-    /// Allows `inner` to hold `limit` at a time.
+    /// A device that holds at most `limit` at one time.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};

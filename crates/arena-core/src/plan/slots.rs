@@ -56,8 +56,8 @@ pub enum SlotTableError {
 /// A plan's slots in the order of requests, each with its *space successors*: the next slots that
 /// take over some of its bytes.
 ///
-/// Nothing here trusts the plan. Whoever the former occupants of a slot's bytes are follows from the
-/// slots alone, so a bad plan is refused at run time, request by request, and never overlaps.
+/// The arena does not trust a plan. It computes from the slots which buffers had the bytes of a slot before. So
+/// a bad plan is refused at run time, request by request, and never makes two live buffers overlap.
 #[derive(Debug, Clone)]
 pub struct SlotTable {
     /// Where each request lies.
@@ -74,7 +74,7 @@ pub struct SlotTable {
     id: u64,
 }
 
-/// What a request looks at, one after the other.
+/// What a request reads, slot by slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) offset_bytes: u64,
@@ -104,11 +104,11 @@ impl Moment {
     }
 }
 
-/// What a drop looks at.
+/// What a drop reads.
 #[derive(Debug, Clone, Copy)]
 struct Successors {
-    /// The first two, or one of the nobodies in their place: most slots have no more, and two that
-    /// are always there cost no branch that a processor would have to guess.
+    /// The first two, or placeholders where there are fewer. Most slots have at most two, and two that always
+    /// exist need no branch that a processor could predict wrongly.
     first: [u32; 2],
     /// Where in `more_successors` the others are counted and listed; 0 if there are none.
     more: u32,
@@ -131,14 +131,14 @@ impl SlotState {
         self.0.set(needed);
     }
 
-    /// It waits for nobody, and was neither given out nor passed over.
+    /// It waits for no former occupant, and was neither given out nor passed over.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         self.0.get() == 0
     }
 
-    /// It is given out. Nobody is left in this step whom it could wait for, so it waits for those of
-    /// the next.
+    /// It is given out. No former occupant of this step is left to wait for, so its count is already set for
+    /// the former occupants of the next step.
     #[inline]
     pub(super) fn give_out(&self, needed: u32) {
         self.0.set(needed | Self::GIVEN_OUT);
@@ -169,7 +169,7 @@ impl SlotState {
 }
 
 impl Default for SlotTable {
-    /// The plan of a step that asks for nothing.
+    /// The plan of a step without requests.
     fn default() -> Self {
         Self {
             slots: Box::default(),
@@ -252,7 +252,7 @@ impl SlotTable {
         Ok(table)
     }
 
-    /// Every slot waits for all its former occupants: so a step begins.
+    /// Lets every slot wait for all its former occupants, as at the start of a step.
     pub(super) fn rearm(&self) {
         for (state, slot) in self.states.iter().zip(&self.slots) {
             state.rearm(slot.needed);
@@ -277,7 +277,7 @@ impl SlotTable {
         self.slots.len()
     }
 
-    /// Whether the planned step asks for nothing.
+    /// Whether the planned step has no request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

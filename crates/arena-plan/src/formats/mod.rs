@@ -38,7 +38,7 @@ impl fmt::Display for Position {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{position}: {problem}")]
 pub struct InputError {
-    /// Where the cell at fault begins.
+    /// Where the wrong cell begins.
     pub position: Position,
     /// What is wrong there.
     pub problem: Problem,
@@ -71,7 +71,7 @@ pub enum Problem {
         /// Cells of the header.
         expected: usize,
     },
-    /// A cell is no whole number of 64 bits.
+    /// A cell is not a whole number of 64 bits.
     #[error("{0:?} is not a whole number from 0 to 18446744073709551615")]
     NotANumber(String),
     /// A buffer's name is used twice.
@@ -80,7 +80,7 @@ pub enum Problem {
     /// Gaps in lifetimes are not supported.
     #[error("gaps in lifetimes are not supported")]
     Gaps,
-    /// Some rows have an offset and others have none, where all must have one.
+    /// Every row must have an offset, and this one has none.
     #[error("this row has no offset")]
     NoOffset,
     /// An event of an unknown kind.
@@ -102,7 +102,7 @@ pub enum Problem {
     /// The step asked for allocates nothing.
     #[error("the trace has no allocation in step {0}")]
     NoSuchStep(u64),
-    /// The rows are well-formed, but no instance.
+    /// The rows are well-formed, but not a valid instance.
     #[error(transparent)]
     Instance(InstanceError),
 }
@@ -113,7 +113,7 @@ impl Problem {
     }
 }
 
-/// Decodes a file's bytes; the error says where the first stray byte is.
+/// Decodes the bytes of a file. The error says where the first byte lies that is not UTF-8.
 ///
 /// # Errors
 ///
