@@ -1,4 +1,4 @@
-//! The record of a step: what was asked for, in order. Kept only while somebody asks for it.
+//! The record of a step: its requests and drops in order. It is kept only while the program asks for it.
 
 #![forbid(unsafe_code)]
 
@@ -26,12 +26,13 @@ pub enum Event {
     Open,
     /// A scope was closed.
     Close,
-    /// A scope ended with the one around it, because its guard was forgotten: what was alive in it is
-    /// the outer scope's until that closes.
+    /// A scope ended together with the scope around it, because its guard was forgotten. Its live buffers
+    /// belong to the outer scope until that closes.
     Merge,
 }
 
-/// Events in order. Cleared and used again, it allocates nothing for a step as long as the last.
+/// Events in order. A log that is cleared and used again allocates nothing for a step that is not longer than
+/// the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventLog {
     events: Vec<Event>,

@@ -1,4 +1,4 @@
-//! Streams that use the region beside the arena's own, and the order of reuse behind them.
+//! Streams other than the arena's own that use the region, and how reuse waits for them.
 //!
 //! The arena's own stream orders reuse by itself. Another stream is *declared*: it then waits for
 //! what is queued on the arena's stream, and every close makes the arena's stream wait for what was
@@ -34,7 +34,7 @@ struct State<D: Device> {
     declared: Vec<Declared<D::Stream>>,
     /// Made at the first declaration.
     event: Option<D::Event>,
-    /// A failure that nobody could be told of, for the next fallible call.
+    /// A failure that no call could return. The next call that can fail returns it.
     failure: Option<Error>,
     /// Why a stream could not be waited for: the end of this arena.
     lost: Option<DeviceError>,
@@ -42,7 +42,7 @@ struct State<D: Device> {
 
 struct Declared<S> {
     stream: S,
-    /// For a persistent buffer, which it may use for good.
+    /// For a persistent buffer, which the stream may use at any time.
     for_good: bool,
     /// For what dies with a scope: until one of this depth, or an outer one, closes.
     scope_depth: Option<u32>,
@@ -70,7 +70,7 @@ impl<D: Device> Fences<D> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Declares `stream` until a scope of `depth` closes (0: for good, for a persistent buffer), and makes
+    /// Declares `stream` until a scope of `depth` closes (0: permanently, for a persistent buffer), and makes
     /// it wait for the arena's stream.
     /// It is declared even if the wait fails, since its user may not be able to hold back.
     pub(crate) fn declare(&self, device: &D, stream: &D::Stream, depth: u32) -> Result<(), Error> {

@@ -34,6 +34,8 @@ pub mod cuda;
 mod demand;
 mod detached;
 mod error;
+#[cfg(test)]
+mod error_texts;
 mod event_log;
 mod fence;
 mod gaps;

@@ -45,7 +45,10 @@ impl<D: Device> Region<D> {
             kind: DeviceErrorKind::Refused,
         };
         if !region_fits(0, capacity_bytes) {
-            return Err(refuse(format!("{capacity_bytes} bytes are more than any memory")).into());
+            return Err(refuse(format!(
+                "a capacity of {capacity_bytes} bytes is larger than any memory"
+            ))
+            .into());
         }
         let claimed = Claimed::Base(device.base_alignment());
         let memory = device.obtain(capacity_bytes)?;
@@ -85,7 +88,7 @@ impl<D: Device> Region<D> {
         self.capacity_bytes
     }
 
-    /// Declares that `stream` uses this region until a scope of `depth` closes (0: for good), and makes
+    /// Declares that `stream` uses this region until a scope of `depth` closes (0: permanently), and makes
     /// it wait for the arena's stream. Scopes and buffers call this; their methods say more.
     ///
     /// # Errors

@@ -200,7 +200,7 @@ impl<D: Device> Steps<D> {
         self.frames.id(depth)
     }
 
-    /// Sets the mark: what is persistent so far lies below it for good. Under [`Reset::Poison`] fresh
+    /// Sets the mark: the persistent buffers made so far lie below it. Under [`Reset::Poison`] fresh
     /// memory is poisoned from now on.
     ///
     /// # Errors
@@ -379,7 +379,7 @@ impl Steps<Probe> {
 }
 
 impl<D: Device> Drop for Steps<D> {
-    /// Ends the ranges of scopes that were forgotten for good, the innermost first. What the region owes
+    /// Ends the ranges of scopes that were never closed, the innermost first. What the region owes
     /// its streams is its own to wait for.
     fn drop(&mut self) {
         let mut ranges = std::mem::take(self.debts.ranges.get_mut());

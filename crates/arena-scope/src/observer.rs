@@ -1,4 +1,4 @@
-//! Watches steps while they run, and remembers the first one of each kind to compare with.
+//! Observes steps while they run, and compares them with the first one of their kind.
 
 use arena_core::for_scopes::{StepFigures, Watch};
 use arena_core::{Event, EventLog, Stats};

@@ -11,10 +11,10 @@ use crate::error::TrainError;
 use crate::planning::{self, Plans};
 use crate::training::{Per, RunConfig, Trainer};
 
-/// What a run asks of memory, learnt without any.
+/// The memory that a run needs, found out on a device without memory.
 #[derive(Debug, Clone)]
 pub struct Demand {
-    /// The smallest capacity that serves the run.
+    /// The smallest capacity for the run.
     pub capacity_bytes: u64,
     /// What of it the parameters, gradients and optimizer state take.
     pub persistent_bytes: u64,
@@ -53,7 +53,7 @@ pub enum Placement {
     /// Each buffer is an allocation of its own between guard zones. The arena needs what it needs for
     /// the bump.
     Separate,
-    /// The same without guard zones.
+    /// The same, without guard zones.
     Unguarded,
     /// Each buffer lies anywhere in an allocation of twice the arena, drawn from a seed. The arena needs
     /// what it needs for the bump.

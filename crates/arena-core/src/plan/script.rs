@@ -31,7 +31,7 @@ const OPEN: u32 = u32::MAX;
 const CLOSE: u32 = u32::MAX - 1;
 
 impl Event {
-    /// The handle of a slot is dropped after so many requests.
+    /// The handle of a slot is dropped after this many requests.
     #[inline]
     pub(super) const fn drop(slot: u32, requests: usize) -> Self {
         Self((requests as u64) << 32 | slot as u64)
@@ -90,7 +90,7 @@ struct Record {
 const SCOPES: usize = 512;
 
 impl Script {
-    /// None yet, with room for a step of so many slots.
+    /// An empty script, with room for a step of this many slots.
     pub(super) fn new(slots: usize) -> Self {
         let room = || Vec::with_capacity(slots + 2 * SCOPES);
         let moments = Vec::with_capacity(slots);

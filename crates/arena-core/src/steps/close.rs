@@ -373,7 +373,7 @@ fn panicked<D: Device>(device: &D, panic: &(dyn std::any::Any + Send)) -> Error 
     DeviceError {
         device: unless_it_panics(|| device.name()).unwrap_or_default(),
         call: "close",
-        reason: format!("the device panicked: {}", text.unwrap_or("without a text")),
+        reason: format!("the device panicked: {}", text.unwrap_or("it gave no message")),
         kind: DeviceErrorKind::Refused,
     }
     .into()

@@ -9,11 +9,11 @@ use rstest::rstest;
 #[case::only_blank_lines("\n \n", 1, 1, "the file is empty")]
 #[case::no_size("id,lower,upper\n", 1, 1, "no column \"size\"")]
 #[case::no_end("id,lower,size\n", 1, 1, "no column \"upper\"")]
-#[case::both_ends("id,lower,upper,end,size\n", 1, 1, "\"end\" is there twice")]
+#[case::both_ends("id,lower,upper,end,size\n", 1, 1, "\"end\" appears twice")]
 #[case::unknown_column("id,lower,upper,size,aligment\n", 1, 21, "unknown column \"aligment\"")]
-#[case::double_column("id,lower,upper,size,begin\n", 1, 21, "\"begin\" is there twice")]
-#[case::short_row("id,lower,upper,size\na,0,1\n", 2, 1, "3 cells, but the header has 4")]
-#[case::long_row("id,lower,upper,size\na,0,1,2,3\n", 2, 1, "5 cells, but the header has 4")]
+#[case::double_column("id,lower,upper,size,begin\n", 1, 21, "\"begin\" appears twice")]
+#[case::short_row("id,lower,upper,size\na,0,1\n", 2, 1, "3 instead of 4")]
+#[case::long_row("id,lower,upper,size\na,0,1,2,3\n", 2, 1, "5 instead of 4")]
 #[case::no_number("id,lower,upper,size\na,0,1,2\nb,0,one,2\n", 3, 5, "\"one\" is not a whole")]
 #[case::empty_number("id,lower,upper,size\na,,1,2\n", 2, 3, "\"\" is not a whole number")]
 #[case::negative("id,lower,upper,size\na,-1,1,2\n", 2, 3, "\"-1\" is not a whole number")]
@@ -22,7 +22,7 @@ use rstest::rstest;
 #[case::too_large("id,lower,upper,size\na,0,1,18446744073709551616\n", 2, 7, "not a whole number")]
 #[case::indented("id,lower,upper,size\na, 0,1,   x\n", 2, 11, "\"x\" is not a whole number")]
 #[case::wide_letters("id,lower,upper,size\näöü,0,1,x\n", 2, 9, "\"x\" is not a whole number")]
-#[case::double_id("id,lower,upper,size\na,0,1,2\na,0,1,2\n", 3, 1, "id \"a\" is there twice")]
+#[case::double_id("id,lower,upper,size\na,0,1,2\na,0,1,2\n", 3, 1, "id \"a\" appears twice")]
 #[case::gaps("id,lower,upper,size,gaps\na,0,9,2,3-5\n", 2, 9, "gaps in lifetimes")]
 #[case::backwards("id,lower,upper,size\na,0,1,2\nb,5,5,2\n", 3, 5, "death must come after")]
 #[case::end_wraps("id,lower,end,size\na,0,18446744073709551615,2\n", 2, 5, "not a whole number")]
@@ -48,7 +48,7 @@ use rstest::rstest;
     "op,id,size_bytes,stream,step\nalloc,1,8,0,0\nfree,1,9,0,0\n",
     3,
     8,
-    "9 bytes are"
+    "9 and 8 bytes"
 )]
 fn bad_input_is_refused_with_its_place(
     #[case] text: &str,
@@ -64,14 +64,14 @@ fn bad_input_is_refused_with_its_place(
 #[test]
 fn bytes_that_are_no_text_are_refused_with_their_place() {
     let error = formats::text(b"id,lower\na,\xff1\n").unwrap_err();
-    assert_eq!(error.to_string(), "line 2, column 3: not UTF-8 text");
+    assert_eq!(error.to_string(), "line 2, column 3: the file is not UTF-8 text");
 }
 
 #[test]
 fn a_step_without_allocations_is_refused() {
     let text = "op,id,size_bytes,stream,step\nalloc,1,8,0,0\n";
     let error = formats::read(text, Some(3)).unwrap_err();
-    assert_eq!(error.to_string(), "line 1, column 1: no allocation in step 3");
+    assert_eq!(error.to_string(), "line 1, column 1: the trace has no allocation in step 3");
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn what_is_larger_than_planned_is_bumped_above_the_plan_or_an_error_that_names_i
     assert_eq!(facts.deviations.larger, 1);
     let request = facts.last.ok_or("the deviation is not named")?;
     assert_eq!((request.kind, request.count), (DeviationKind::Larger, 1));
-    assert!(error.to_string().contains("off its plan of"), "{error}");
+    assert!(error.to_string().contains("its plan takes"), "{error}");
     // The call in `step` that asked, both as the request and as the deviation.
     let called = format!("{}:", file!());
     assert_eq!(error.to_string().matches(&called).count(), 2, "{error}");
@@ -327,7 +327,7 @@ fn a_deviation_is_named_at_its_call(
         assert_eq!(named.count, times);
         let told = format!(" at {}:{line}:", file!());
         let named = named.to_string();
-        assert!(named.contains(&told) && named.ends_with(&format!("({times} times)")), "{named}");
+        assert!(named.contains(&told) && named.ends_with(&format!("(times: {times})")), "{named}");
     }
     Ok(())
 }
