@@ -4,8 +4,8 @@ use std::fmt;
 
 use arena_core::for_scopes::Steps;
 use arena_core::{
-    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, EventLog,
-    Host, Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepSignature,
+    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, Host,
+    Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepLog, StepSignature,
 };
 
 use crate::guard::Guard;
@@ -239,13 +239,13 @@ impl<D: Device> Arena<D> {
     /// The signature of the last root scope that closed, if it was observed, recorded or planned, or if the
     /// device captures graphs. A plain bump step has none: it costs nothing there.
     #[must_use]
-    pub fn signature(&self) -> Option<StepSignature> {
+    pub fn last_step_signature(&self) -> Option<StepSignature> {
         self.state.steps.last_step().signature
     }
 
     /// The highest cursor of the last root scope that closed, in bytes from the base.
     #[must_use]
-    pub fn high_water_bytes(&self) -> u64 {
+    pub fn last_step_high_water_bytes(&self) -> u64 {
         self.state.steps.last_step().high_water_bytes
     }
 
@@ -343,7 +343,7 @@ impl<D: Device> Arena<D> {
     /// The requests, drops and scopes of the first step of a kind, to be planned; `None` without
     /// [`record`](Self::record) or such a step.
     #[must_use]
-    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<EventLog> {
+    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<StepLog> {
         self.state.observer.borrow().as_ref()?.recorded(key.into())
     }
 

@@ -1,13 +1,12 @@
 //! The command line.
 
 use std::num::{NonZeroU16, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use arena_scope::{ByteSize, Reset};
+use arena_scope::{ByteSize, Placement, Reset};
 use clap::{Parser, ValueEnum};
 
 use crate::backend::host::{AdamConfig, SgdConfig};
-use crate::capacity::Placement;
 use crate::optimizer::Optimizer;
 use crate::training::{AheadConfig, Per, RunConfig};
 
@@ -31,9 +30,10 @@ pub struct Arguments {
     /// Where a step's buffers lie
     #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
     pub placement: PlacementName,
-    /// Take the plan of training steps from this file, or write it there if there is none
-    #[arg(long)]
-    pub plan: Option<PathBuf>,
+    /// Follow a plan, so that a step takes what is live at once. With a file: take the plan of training
+    /// steps from there, or write it there if there is none
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub plan: Option<Option<PathBuf>>,
     /// What closing scopes do with their bytes
     #[arg(long, value_enum, default_value_t = ResetName::Keep)]
     pub reset: ResetName,
@@ -106,10 +106,8 @@ pub enum PerName {
 /// `--placement`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlacementName {
-    /// One above the other: the sum of a step's buffers
+    /// One above the other, or where the plan says
     Bump,
-    /// As planned from a recording on the probe: what is live at once
-    Planned,
     /// Each in an allocation of its own between guard zones, to find writes outside it
     Separate,
     /// Each in an allocation of its own, for compute-sanitizer
@@ -180,11 +178,14 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// [`Misplaced`] for an option of a CUDA device elsewhere, or one that asks the host to run ahead
-    /// where it does not.
+    /// [`Misplaced`] for an option of a CUDA device elsewhere, for one that asks the host to run ahead
+    /// where it does not, and for a plan under a placement that follows none.
     pub fn check(&self) -> Result<(), Misplaced> {
         if self.ranges && self.device != DeviceName::Cuda {
             return Err(Misplaced { option: "--ranges", place: "--device cuda" });
+        }
+        if self.planned() && self.placement != PlacementName::Bump {
+            return Err(Misplaced { option: "--plan", place: "--placement bump" });
         }
         let option = match (self.graph, self.loss_every.get()) {
             (true, _) => "--graph",
@@ -200,11 +201,22 @@ impl Arguments {
     pub const fn placement(&self) -> Placement {
         match self.placement {
             PlacementName::Bump => Placement::Bump,
-            PlacementName::Planned => Placement::Planned,
             PlacementName::Separate => Placement::Separate,
             PlacementName::Unguarded => Placement::Unguarded,
             PlacementName::Shuffled => Placement::Shuffled { seed: self.seed },
         }
+    }
+
+    /// Whether steps follow a plan.
+    #[must_use]
+    pub const fn planned(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// The file of the plan, if one is named.
+    #[must_use]
+    pub fn saved_plan(&self) -> Option<&Path> {
+        self.plan.as_ref()?.as_deref()
     }
 
     /// The number of threads.

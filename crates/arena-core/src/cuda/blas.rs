@@ -104,7 +104,7 @@ impl Blas {
     /// the driver. The workspace is what it was then.
     pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
         // On another stream than the arena's, every close waits for it from now on.
-        workspace.also_used_on(&self.stream)?;
+        workspace.declare_stream(&self.stream)?;
         self.hand_over(&workspace)?;
         self.workspace = Some(workspace);
         Ok(())
@@ -124,8 +124,8 @@ impl Blas {
         }
         if let Some(workspace) = &self.workspace {
             // Two products at a time would write each other's workspace.
-            workspace.region().join(&self.stream)?;
-            workspace.also_used_on(stream)?;
+            workspace.region().wait_for(&self.stream)?;
+            workspace.declare_stream(stream)?;
         }
         let handle = self.handle;
         self.bind("cublasSetStream", || {

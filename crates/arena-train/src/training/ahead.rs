@@ -151,7 +151,7 @@ impl<D: Feed> Ahead<D> {
         if !self.replay(arena, model, work) {
             let buffers = &mut self.buffers;
             arena.scope_with(work.key(), |scope| queue(scope, model, buffers, work))?;
-            let signature = arena.signature();
+            let signature = arena.last_step_signature();
             self.repeats = work.is_whole && self.signature == signature;
             if work.is_whole {
                 self.signature = signature;

@@ -7,7 +7,7 @@ use crate::bytes::Alignment;
 /// One thing that happened to the transient part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum StepEvent {
     /// A buffer was placed.
     Alloc {
         /// Its first byte, from the base.
@@ -33,14 +33,14 @@ pub enum Event {
 
 /// Events in order. Cleared and used again, it allocates nothing for a step as long as the last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventLog {
-    events: Vec<Event>,
+pub struct StepLog {
+    events: Vec<StepEvent>,
 }
 
-impl EventLog {
+impl StepLog {
     /// The events in order.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[StepEvent] {
         &self.events
     }
 
@@ -54,7 +54,7 @@ impl EventLog {
         self.events.pop();
     }
 
-    pub(crate) fn push(&mut self, event: Event) {
+    pub(crate) fn push(&mut self, event: StepEvent) {
         self.events.push(event);
     }
 }
