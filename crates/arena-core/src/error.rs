@@ -140,6 +140,17 @@ pub enum ErrorKind {
         /// Alignment of each piece.
         alignment: Alignment,
     },
+    /// An operand does not start at a multiple of the alignment that was asked of it.
+    #[error(
+        "the operand starts at {address:#x}, which is no multiple of {alignment}: {} bytes behind one",
+        address & alignment.low_bits()
+    )]
+    Misaligned {
+        /// The device address of its first element.
+        address: u64,
+        /// The alignment that was asked of it.
+        alignment: Alignment,
+    },
     /// A row layout was made for elements of another size, for which its rows are not aligned.
     #[error("the layout is for elements of {expected} bytes, the buffer's have {given}")]
     ElementMismatch {

@@ -116,6 +116,7 @@ fn train<B: Backend>(
     if planned {
         trainer.install(&demand.plans)?;
     }
+    trainer.set_needs(demand.steps);
     if let Some(path) = &arguments.resume {
         checkpoint::resume(&mut trainer, path)?;
     }

@@ -142,11 +142,11 @@ macro_rules! wrap_device {
                 &self,
                 address: u64,
                 bytes: u64,
-                value: u8,
+                pattern: super::Pattern,
             ) -> Result<(), crate::error::DeviceError> {
                 self.before(super::Call::Fill, bytes)?;
                 // SAFETY: the caller's promise is passed on.
-                unsafe { self.inner.fill(address, bytes, value) }
+                unsafe { self.inner.fill(address, bytes, pattern) }
             }
 
             unsafe fn copy_in(

@@ -3,13 +3,13 @@
 //! This module opens `unsafe` for five system calls and the raw copies. Each proof rests on the
 //! range lying inside a mapping that this device made, which is what [`Device`] asks of callers.
 
-use std::ptr;
+use std::{ptr, slice};
 
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
 
-use super::{Device, DeviceMemory, HostVisible, Obtained};
+use super::{Device, DeviceMemory, HostVisible, Obtained, Pattern};
 use crate::bytes::{Alignment, ByteSize};
 use crate::error::{DeviceError, DeviceErrorKind};
 
@@ -166,9 +166,10 @@ unsafe impl Device for Host {
         Ok(end - start)
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        // SAFETY: the caller owns this range of a live, writable mapping.
-        unsafe { ptr::write_bytes(pointer(address), value, length(bytes)) };
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
+        // SAFETY: the caller owns this range of a live, writable mapping, whose bytes are initialised.
+        let range = unsafe { slice::from_raw_parts_mut(pointer(address), length(bytes)) };
+        pattern.repeat(range);
         Ok(())
     }
 

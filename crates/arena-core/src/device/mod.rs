@@ -12,6 +12,7 @@ pub mod deferred;
 mod failing;
 mod host;
 mod limited;
+mod pattern;
 mod probe;
 
 use std::fmt;
@@ -26,6 +27,7 @@ pub use deferred::Deferred;
 pub use failing::{FailSwitch, Failing};
 pub use host::Host;
 pub use limited::Limited;
+pub use pattern::Pattern;
 pub use probe::Probe;
 
 /// Memory that a device obtained: its address, and what the device needs to release it.
@@ -73,7 +75,8 @@ pub struct DeviceMemory {
 ///    [`base_alignment`](Self::base_alignment) and not zero. Where there are
 ///    [`guard_pages`](Self::guard_pages), the end of memory from `obtain_guarded` is a multiple of theirs
 ///    instead. [`MEASURES_ONLY`](Self::MEASURES_ONLY) is set only where there is no memory at all.
-/// 3. **A call writes the range that it names, and no other byte.** It reads nothing but its source.
+/// 3. **A call writes the range that it names, and no other byte.** It reads nothing but its source. A fill
+///    repeats its [`Pattern`] from the range's start to its end.
 /// 4. **No way back into an arena.** No method, and no `drop` of its types, uses an arena, a scope or a
 ///    buffer that lies on this device: it makes no request, opens and closes nothing, and drops no
 ///    buffer. The arena calls the device in the middle of its own changes.
@@ -189,7 +192,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// The range lies in memory that this device obtained, and no live buffer lies in it.
     unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError>;
 
-    /// Sets each byte of a range to `value`.
+    /// Repeats `pattern` over a range, from its start on.
     ///
     /// # Errors
     ///
@@ -197,9 +200,9 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The range lies in memory that this device obtained, and nobody else reads or writes it until
-    /// the stream has passed this call.
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError>;
+    /// The range lies in memory that this device obtained, its address and `bytes` are multiples of the
+    /// pattern's bytes, and nobody else reads or writes it until the stream has passed this call.
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError>;
 
     /// Copies from the host to `to_address`. `from` may be changed as soon as the call returns.
     ///
@@ -209,7 +212,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`fill`](Self::fill), for the range of `from.len()` bytes.
+    /// As for [`fill`](Self::fill) with a pattern of one byte, for the range of `from.len()` bytes.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError>;
 
     /// Copies to the host, after the work queued on the stream, and returns when it is done. A
@@ -233,7 +236,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`fill`](Self::fill) for the destination, and as for [`copy_out`](Self::copy_out) for
+    /// As for [`fill`](Self::fill) with a pattern of one byte for the destination, and as for [`copy_out`](Self::copy_out) for
     /// the source; the two do not overlap.
     unsafe fn copy_within(
         &self,

@@ -139,3 +139,145 @@ impl<D: Device> Steps<D> {
 fn foreign(made_in: MadeIn, used_in: MadeIn) -> Error {
     ErrorKind::ForeignBuffer { made_in: made_in.id(), used_in: used_in.id() }.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::{Alignment, ByteSize};
+    use crate::device::Host;
+    use crate::placement::Placement;
+    use crate::plan::{PlannedSlot, SlotTable};
+    use crate::reset::Reset;
+    use crate::step_log::{StepEvent, StepLog};
+    use crate::steps::Watch;
+
+    const A256: Alignment = Alignment::DEFAULT;
+
+    fn steps() -> Steps<Host> {
+        Steps::new(Host::new(), ByteSize::kib(8), Placement::Bump, Reset::Keep).unwrap()
+    }
+
+    fn open(steps: &Steps<Host>) -> FrameId {
+        // SAFETY: no test uses a transient buffer after its scope.
+        unsafe { steps.open_root("root", None) }.unwrap()
+    }
+
+    fn open_inner(steps: &Steps<Host>, parent_depth: u32) -> FrameId {
+        // SAFETY: as above.
+        unsafe { steps.open_inner(parent_depth, "inner", None) }.unwrap()
+    }
+
+    fn close(steps: &Steps<Host>, frame: FrameId) {
+        // SAFETY: as above.
+        unsafe { steps.close(frame) }.unwrap();
+    }
+
+    fn made(steps: &Steps<Host>, depth: u32) -> Detached<u8> {
+        steps.detach(steps.transient::<u8>(256, A256, depth).unwrap(), depth).unwrap()
+    }
+
+    fn is_stale<T>(used: Result<T, Error>) -> bool {
+        used.is_err_and(|error| matches!(error.kind(), ErrorKind::StaleBuffer { .. }))
+    }
+
+    #[test]
+    fn a_buffer_is_used_from_its_scope_on_inwards_while_that_is_open() {
+        let steps = steps();
+        let root = open(&steps);
+        let outer = made(&steps, 1);
+        let inner_frame = open_inner(&steps, 1);
+        let mut inner = made(&steps, 2);
+        assert!(steps.view_of(&outer, 2).is_ok() && steps.view_of(&outer, 1).is_ok());
+        assert!(steps.view_mut_of(&mut inner, 2).is_ok());
+        assert!(is_stale(steps.view_of(&inner, 1)), "the innermost, from around it");
+        let innermost = open_inner(&steps, 2);
+        assert!(is_stale(steps.view_of(&inner, 1)), "not the innermost, from around it");
+        assert!(steps.view_of(&inner, 3).is_ok());
+        close(&steps, innermost);
+        close(&steps, inner_frame);
+        let beside = open_inner(&steps, 1);
+        assert!(is_stale(steps.view_mut_of(&mut inner, 2)));
+        close(&steps, beside);
+        close(&steps, root);
+        open(&steps);
+        assert!(is_stale(steps.attach(outer, 1)));
+    }
+
+    #[test]
+    fn a_buffer_of_another_arena_is_neither_taken_nor_used() {
+        let (mine, theirs) = (steps(), steps());
+        open(&mine);
+        open(&theirs);
+        let buffer = made(&theirs, 1);
+        let refused = [
+            mine.view_of(&buffer, 1).map(drop).unwrap_err(),
+            mine.detach(theirs.transient::<u8>(1, A256, 1).unwrap(), 1).map(drop).unwrap_err(),
+        ];
+        for refused in refused {
+            let ErrorKind::ForeignBuffer { made_in, used_in } = refused.kind() else {
+                panic!("{refused}")
+            };
+            assert_eq!(made_in.arena, used_in.arena + 1);
+            assert_eq!((made_in.number, used_in.number), (1, 1));
+        }
+    }
+
+    #[test]
+    fn drops_are_logged_where_they_happened_and_late_ones_not_at_all() {
+        let steps = steps();
+        // SAFETY: as above.
+        let root =
+            unsafe { steps.open_root_watched("root", None, Watch::Record(StepLog::default())) };
+        let [a, b, c, late] = [(); 4].map(|()| made(&steps, 1));
+        drop(a);
+        let plain = steps.transient::<u8>(256, A256, 1).unwrap();
+        drop(b);
+        drop(plain);
+        drop(c);
+        let inner_frame = open_inner(&steps, 1);
+        let [inner, late_too] = [(); 2].map(|()| made(&steps, 2));
+        drop(inner);
+        close(&steps, inner_frame);
+        drop(late_too);
+        let last = made(&steps, 1);
+        drop(last);
+        close(&steps, root.unwrap());
+        drop(late);
+        let log = steps.take_log().unwrap();
+        let seen: Vec<_> = log
+            .events()
+            .iter()
+            .map(|event| match *event {
+                StepEvent::Drop { offset_bytes } => Some(offset_bytes),
+                _ => None,
+            })
+            .collect();
+        let drop = |n: u64| Some(n * 256);
+        let (other, asked) = (None, None);
+        let inside = [other, asked, asked, drop(5), other];
+        let before = [other, asked, asked, asked, asked, drop(0), asked, drop(1), drop(4), drop(2)];
+        assert_eq!(seen, [&before[..], &inside, &[asked, drop(5), other]].concat());
+        made(&steps, 0);
+    }
+
+    #[test]
+    fn a_step_whose_drops_are_late_to_be_seen_is_repeated_like_any_other() {
+        let mut steps = steps();
+        let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: A256 };
+        let plan = steps.add_plan(SlotTable::new(&[slot; 4]).unwrap()).unwrap();
+        for n in 0..4 {
+            steps.select_plan(Some(plan));
+            let root = open(&steps);
+            let mut address = 0;
+            for _ in 0..3 {
+                let buffer = made(&steps, 1);
+                assert_eq!(address.max(buffer.address), buffer.address);
+                address = buffer.address;
+            }
+            drop(steps.attach(made(&steps, 1), 1).unwrap());
+            assert_eq!(steps.mode.get() == Mode::Repeating, n > 0);
+            close(&steps, root);
+            assert_eq!(steps.plan_deviations(plan).map(|seen| seen.total()), Some(0));
+        }
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use arena_core::device::{Captures, Device, HostVisible, Obtained};
+use arena_core::device::{Captures, Device, HostVisible, Obtained, Pattern};
 use arena_core::{Alignment, DeviceError, DeviceErrorKind, DeviceMemory};
 
 type Hook = Box<dyn FnMut(&'static str) -> Result<(), DeviceError>>;
@@ -134,10 +134,10 @@ unsafe impl<D: Device> Device for Hooked<D> {
         unsafe { self.inner.give_back(address, bytes) }
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
         before("fill")?;
         // SAFETY: as above.
-        unsafe { self.inner.fill(address, bytes, value) }
+        unsafe { self.inner.fill(address, bytes, pattern) }
     }
 
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use crate::bytes::Alignment;
-use crate::device::{Captures, Device, Obtained};
+use crate::device::{Captures, Device, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 
 /// A device that nobody can have, for the program was built without the feature `cuda`.
@@ -78,7 +78,12 @@ unsafe impl Device for Cuda {
         match self.0 {}
     }
 
-    unsafe fn fill(&self, _address: u64, _bytes: u64, _value: u8) -> Result<(), DeviceError> {
+    unsafe fn fill(
+        &self,
+        _address: u64,
+        _bytes: u64,
+        _pattern: Pattern,
+    ) -> Result<(), DeviceError> {
         match self.0 {}
     }
 

@@ -13,7 +13,7 @@ use super::event::Event;
 use super::presence;
 use super::ranges::Ranges;
 use crate::bytes::Alignment;
-use crate::device::{Device, DeviceMemory, Obtained};
+use crate::device::{Device, DeviceMemory, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
 
 /// A CUDA device, with the stream that the arena belongs to.
@@ -368,13 +368,24 @@ unsafe impl Device for Cuda {
         Ok(0)
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        self.call(|| {
-            // SAFETY: the caller gives a range of the region; the stream is alive.
-            let code = unsafe {
-                sys::cuMemsetD8Async(address, value, length(bytes), self.stream.cu_stream())
-            };
-            done("cuMemsetD8Async", code)
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
+        let (count, stream) = (length(bytes / pattern.bytes()), self.stream.cu_stream());
+        self.call(|| match pattern {
+            Pattern::Bits8(value) => {
+                // SAFETY: the caller gives a range of the region; the stream is alive.
+                let code = unsafe { sys::cuMemsetD8Async(address, value, count, stream) };
+                done("cuMemsetD8Async", code)
+            }
+            Pattern::Bits16(value) => {
+                // SAFETY: as above, and the address is aligned for it.
+                let code = unsafe { sys::cuMemsetD16Async(address, value, count, stream) };
+                done("cuMemsetD16Async", code)
+            }
+            Pattern::Bits32(value) => {
+                // SAFETY: as above.
+                let code = unsafe { sys::cuMemsetD32Async(address, value, count, stream) };
+                done("cuMemsetD32Async", code)
+            }
         })
     }
 
