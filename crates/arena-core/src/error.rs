@@ -97,6 +97,12 @@ pub enum ErrorKind {
         /// Bytes of one element.
         element_bytes: u64,
     },
+    /// An arena was to be built without a capacity.
+    #[error(
+        "the arena has no capacity, and there is no right default: give one to the builder. To find it, run \
+         one step of each kind on an arena of the device `Probe` and call `smallest_capacity_bytes()`"
+    )]
+    NoCapacity,
     /// The alignment is none.
     #[error(transparent)]
     BadAlignment(#[from] BadAlignment),
@@ -430,21 +436,26 @@ pub struct DeviceError {
     pub kind: DeviceErrorKind,
 }
 
+/// How much was asked of a device that had less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortage {
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Bytes that the device had free.
+    pub free_bytes: u64,
+    /// Bytes of the device.
+    pub total_bytes: u64,
+}
+
 /// What a refused call means for what comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceErrorKind {
     /// This call failed; others may succeed.
     Refused,
-    /// The device has not so much memory free.
-    OutOfMemory {
-        /// Bytes asked for.
-        asked_bytes: u64,
-        /// Bytes that the device had free.
-        free_bytes: u64,
-        /// Bytes of the device.
-        total_bytes: u64,
-    },
+    /// The device has not so much memory free. The figures are missing where only the code of a failed call is
+    /// known, such as that of a call of cudarc.
+    OutOfMemory(Option<Shortage>),
     /// The call is not allowed while a graph is captured on the arena's stream. The driver was not
     /// called, and the capture goes on.
     InCapture,

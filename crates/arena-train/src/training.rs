@@ -7,7 +7,8 @@ use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, Stats, SteadyState, StepKey};
+use arena_scope::steady::SteadyState;
+use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, Stats, StepKey};
 
 use crate::backend::{Backend, Buffer};
 use crate::capacity::StepNeeds;

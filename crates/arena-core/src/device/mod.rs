@@ -18,7 +18,7 @@ mod probe;
 use std::fmt;
 
 use crate::bytes::Alignment;
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceErrorKind};
 
 pub use calls::Call;
 pub use counting::{CallCounts, Counting};
@@ -40,6 +40,18 @@ pub struct Obtained<M> {
     pub base_address: u64,
     /// The device's own handle.
     pub handle: M,
+}
+
+/// How much memory a device has at one moment. Other programs may use it too, so `free_bytes` can change at
+/// any time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The device's name, for messages.
+    pub device: String,
+    /// Bytes that nobody holds.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
 }
 
 /// One kind of memory: where a region comes from, and who moves bytes in it.
@@ -106,6 +118,20 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
 
     /// Its name, for messages.
     fn name(&self) -> String;
+
+    /// How much memory the device has, and how much of it is free now.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceErrorKind::Refused`] where the device does not know, as here; or the device's refusal.
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        Err(DeviceError {
+            device: self.name(),
+            call: "memory",
+            reason: "it does not know how much memory it has: name a capacity in bytes".to_owned(),
+            kind: DeviceErrorKind::Refused,
+        })
+    }
 
     /// The alignment of each region's base address.
     fn base_alignment(&self) -> Alignment;

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use arena_core::device::{Captures, Device, HostVisible, Obtained, Pattern};
-use arena_core::{Alignment, DeviceError, DeviceErrorKind};
+use arena_core::{Alignment, DeviceError, DeviceErrorKind, DeviceMemory};
 
 type Hook = Box<dyn FnMut(&'static str) -> Result<(), DeviceError>>;
 
@@ -95,6 +95,10 @@ unsafe impl<D: Device> Device for Hooked<D> {
 
     fn name(&self) -> String {
         "hooked".to_owned()
+    }
+
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        self.inner.memory()
     }
 
     fn base_alignment(&self) -> Alignment {

@@ -1,6 +1,7 @@
 //! Alignment and address arithmetic.
 
-use arena_scope::{Alignment, Device, ErrorKind, RowLayout};
+use arena_scope::layout::RowLayout;
+use arena_scope::{Alignment, Device, ErrorKind};
 use rstest::rstest;
 
 use crate::common::{KIB, Outcome, arena, at, host};

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::cuda::{Seen, arena, arena_with, settle, side_stream};
 use arena_scope::cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg, sys};
 use arena_scope::cudarc::nvrtc::Ptx;
+use arena_scope::errors::Exhausted;
 use arena_scope::{
-    Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Exhausted, Persistent, Reset,
-    Scope, ScopeOptions, View, ViewMut,
+    Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Persistent, Reset, Scope,
+    ScopeOptions, View, ViewMut,
 };
 use cuda_standin::{Mode, Standin};
 

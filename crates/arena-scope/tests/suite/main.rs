@@ -5,7 +5,11 @@
 mod common;
 mod heap;
 
+#[cfg(feature = "half")]
+mod half_floats;
+
 mod align;
+mod capacities;
 mod compile_fail;
 mod deferred;
 mod exhaust;
@@ -41,6 +45,8 @@ mod cuda;
 mod cuda_blas;
 #[cfg(feature = "_cuda")]
 mod cuda_declared;
+#[cfg(feature = "_cuda")]
+mod cuda_driver_errors;
 #[cfg(feature = "_cuda")]
 mod cuda_fences;
 #[cfg(feature = "_cuda")]

@@ -1,9 +1,8 @@
 //! A scope that says what it needs is refused before it opens, or has that much.
 
 use arena_scope::device::{Call, Counting};
-use arena_scope::{
-    Alignment, Arena, Device, Error, Host, PlannedSlot, Probe, ScopeOptions, SlotTable, StepKey,
-};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::{Alignment, Arena, Device, Error, Host, Probe, ScopeOptions, StepKey};
 
 use crate::common::{KIB, Outcome, arena, host};
 

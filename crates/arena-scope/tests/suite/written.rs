@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 
-use arena_scope::{Arena, Device, Error, ErrorKind, Host, Pod, Reset, ViewMut, Zeroable};
+use arena_scope::{Arena, Device, Error, ErrorKind, Host, Pod, Reset, ViewMut};
+use bytemuck::Zeroable;
 use rstest::rstest;
 
 use crate::common::{KIB, Outcome, arena, builder};

@@ -15,7 +15,8 @@ use std::num::NonZeroU16;
 use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arena_scope::{Arena, Persistent, Scope, Stats, StepKey, StepSignature};
+use arena_scope::record::StepSignature;
+use arena_scope::{Arena, Persistent, Scope, Stats, StepKey};
 
 use super::{TRAIN, Trainer};
 use crate::backend::Backend;

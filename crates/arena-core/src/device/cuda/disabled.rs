@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use crate::bytes::Alignment;
-use crate::capacity::DeviceMemory;
 use crate::device::{Captures, Device, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 
@@ -36,15 +35,6 @@ impl Cuda {
     ///
     /// There is no such device.
     pub fn with_ranges(self) -> Result<Self, Error> {
-        match self.0 {}
-    }
-
-    /// What the device has.
-    ///
-    /// # Errors
-    ///
-    /// There is no such device.
-    pub fn memory(&self) -> Result<DeviceMemory, Error> {
         match self.0 {}
     }
 }
