@@ -221,6 +221,17 @@ pub enum ErrorKind {
         /// The first element that is unwritten.
         index: u64,
     },
+    /// Whether a buffer was written cannot be told from the poison pattern, which is a value of its type.
+    #[error(
+        "whether `{buffer}` was written cannot be told: the poison pattern is a value of `{element}`; \
+         `check_written_by` can tell"
+    )]
+    CannotTell {
+        /// The name that the caller gave the buffer.
+        buffer: String,
+        /// The type of its elements.
+        element: &'static str,
+    },
     /// A root scope follows a plan now: plans change between root scopes only.
     #[error("a root scope follows a plan: plans can only be changed between root scopes")]
     PlanInUse,
