@@ -51,11 +51,11 @@ impl ScopeOptions {
     /// them.
     ///
     /// ```
-    /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
+    /// use arena_scope::{Arena, ByteSize, Error, Host, ScopeOptions};
     ///
     /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let step = ScopeOptions::named("train").needs(5000);
-    /// let error = arena.scope_with(step, |_| -> Result<(), _> { unreachable!() }).unwrap_err();
+    /// let error = arena.scope_with(step, |_| -> Result<(), Error> { unreachable!() }).unwrap_err();
     /// let full = error.as_exhausted().expect("5000 bytes do not fit into 4096");
     /// assert_eq!((full.asked_bytes, full.missing_bytes), (5000, 904));
     /// # arena_scope::Ok(())
