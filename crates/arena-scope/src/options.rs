@@ -57,7 +57,7 @@ impl ScopeOptions {
     /// them.
     ///
     /// ```
-    /// use arena_scope::{Arena, ByteSize, Error, Host, ScopeOptions};
+    /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
     ///
     /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let step = ScopeOptions::named("train").needs(5000);
