@@ -1,7 +1,7 @@
 //! Out of memory in the middle of a step: what the error says, and a retry with a smaller batch.
 //!
-//! A request that does not fit says so at once and changes nothing. `?` leaves the scope, which puts
-//! the arena back to the mark, so that the next try starts clean.
+//! A request that does not fit returns an error at once and changes nothing. `?` leaves the scope, which puts the
+//! cursor back to the mark, so the next try starts clean.
 
 use arena_scope::{Arena, ByteSize, Error, Host, Persistent, Scope};
 

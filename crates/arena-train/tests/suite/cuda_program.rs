@@ -48,8 +48,7 @@ fn options_that_run_ahead_of_the_device_are_refused_elsewhere() {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
         let told = one_line(&command.args(arguments).output().unwrap());
-        let expected =
-            format!("arena-train: {option} needs --device cuda and --per minibatch\n");
+        let expected = format!("arena-train: {option} needs --device cuda and --per minibatch\n");
         assert_eq!(told, expected);
     }
 }
