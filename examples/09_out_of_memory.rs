@@ -2,8 +2,9 @@
 //!
 //! A request that does not fit returns an error at once and changes nothing. `?` leaves the scope, which puts the
 //! cursor back to the mark, so the next try starts clean.
+//! A step that says in advance what it needs is refused before its first kernel.
 
-use arena_scope::{Arena, ByteSize, Error, Host, Persistent, Scope};
+use arena_scope::{Arena, ByteSize, Error, Host, Persistent, Scope, ScopeOptions};
 
 const FEATURES: usize = 16;
 
@@ -43,6 +44,20 @@ fn main() -> Result<(), Error> {
     assert_eq!(loss.to_bits(), clean_loss.to_bits());
     assert_eq!(weights.as_slice(), clean_weights.as_slice());
     println!("a run that began with 64: loss {clean_loss}");
+
+    // What a step takes is known from one that ran: its high-water above the mark, twice that for twice
+    // the batch. A step that says so is refused before it begins.
+    let needed_bytes = arena.high_water_bytes() - arena.stats().mark_bytes;
+    let options = ScopeOptions::named("train").needs(2 * needed_bytes);
+    let mut began = false;
+    let error = arena
+        .scope_with(options, |scope| {
+            began = true;
+            step(scope, &mut clean_weights, 128)
+        })
+        .expect_err("a batch of 128 does not fit");
+    assert!(error.is_exhausted() && !began);
+    println!("{error}");
     Ok(())
 }
 

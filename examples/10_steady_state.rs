@@ -7,7 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arena_scope::{Arena, ByteSize, Host, NotSteady};
+use arena_scope::steady::NotSteady;
+use arena_scope::{Arena, ByteSize, Host};
 
 /// The system's allocator, counted. Only a program can know its global allocator.
 struct Counted;

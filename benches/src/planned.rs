@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use arena_plan::{Buffer, Instance, Options, Plan, formats, slot_table, solve};
-use arena_scope::{Alignment, Arena, ByteSize, Error, Host, PlannedSlot, SlotTable, StepKey};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::{Alignment, Arena, ByteSize, Error, Host, StepKey};
 
 const STEP: StepKey = StepKey::named("step");
 

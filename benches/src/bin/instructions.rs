@@ -7,9 +7,8 @@ use std::hint::black_box;
 use std::mem::forget;
 
 use anyhow::{Result, bail};
-use arena_scope::{
-    Alignment, Arena, ByteSize, Error, Host, PlannedSlot, Scope, SlotTable, StepKey,
-};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::{Alignment, Arena, ByteSize, Error, Host, Scope, StepKey};
 
 const STEP: StepKey = StepKey::named("step");
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use arena_scope::{ByteSize, Event, EventLog, Probe, Reset};
+use arena_scope::record::{Event, EventLog};
+use arena_scope::{ByteSize, Probe, Reset};
 use arena_train::backend::host::AdamConfig;
 use arena_train::backend::{Backend, ProbeBackend};
 use arena_train::data::Dataset;

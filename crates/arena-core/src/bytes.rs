@@ -110,6 +110,21 @@ impl Alignment {
     pub const ONE: Self = Self { low_bits: 0 };
     /// 256 bytes, the default.
     pub const DEFAULT: Self = Self { low_bits: 255 };
+    /// 16 bytes: the widest load or store of one thread (`float4`, `ld.global.v4.f32`). "Device Memory
+    /// Accesses" in the CUDA C++ Programming Guide: a word of 16 bytes must lie at a multiple of 16. On a
+    /// device an address that does not is an error of the kernel, which ends the context.
+    pub const VECTOR_LOAD: Self = Self { low_bits: 15 };
+    /// 16 bytes: where cuBLAS asks operands of a product to start, so that it can use tensor cores at
+    /// full speed ("Tensor Core Usage" in its documentation). Other operands are right, and slower.
+    pub const CUBLAS_OPERAND: Self = Self::VECTOR_LOAD;
+    /// 256 bytes: where cuBLAS asks its workspace to start (`cublasSetWorkspace`).
+    pub const CUBLAS_WORKSPACE: Self = Self { low_bits: 255 };
+    /// 16 bytes: where the tensor memory accelerator asks a tensor to start (CUDA driver API,
+    /// `cuTensorMapEncodeTiled`).
+    pub const TENSOR_MAP: Self = Self { low_bits: 15 };
+    /// 512 bytes: where linear memory that is bound to a texture starts on the devices so far. A device
+    /// says its own number as `CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT`. It is more than the default.
+    pub const TEXTURE: Self = Self { low_bits: 511 };
     /// 2⁶¹ bytes, the largest: a region ends at or below 2⁶², a multiple of it, so that rounding an
     /// address up never passes 2⁶².
     pub const MAX: Self = Self { low_bits: (1 << 61) - 1 };

@@ -3,18 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crate::bytes::ByteSize;
-use crate::error::{DeviceError, DeviceErrorKind, Error};
-
-/// What a device has at one moment. Other programs may use it too, so `free_bytes` is old at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceMemory {
-    /// The device's name, for messages.
-    pub device: String,
-    /// Bytes that nobody holds.
-    pub free_bytes: u64,
-    /// Bytes in all.
-    pub total_bytes: u64,
-}
+use crate::device::{Device, DeviceMemory};
+use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
 
 /// A wish for a capacity: bytes, or a fraction of a device's memory, with headroom that is left to
 /// the driver and to libraries.
@@ -75,7 +65,29 @@ impl Capacity {
         self
     }
 
-    /// The capacity on a device.
+    /// The capacity on `device`. The device is asked for its [memory](Device::memory) only for a fraction, or
+    /// for the headroom beside a number of bytes.
+    ///
+    /// ```
+    /// use arena_core::{ByteSize, Capacity, Host};
+    ///
+    /// assert_eq!(Capacity::exactly(ByteSize::gib(1)).on(&Host::new())?, ByteSize::gib(1));
+    /// let tenth = Capacity::fraction_of_total(0.1).on(&Host::new())?;
+    /// assert!(tenth > ByteSize::mib(1));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`of`](Self::of), or the device's refusal to tell its memory.
+    pub fn on<D: Device>(self, device: &D) -> Result<ByteSize, Error> {
+        match self.wish {
+            Wish::Bytes(size) if self.headroom.bytes() == 0 => Ok(size),
+            _ => self.of(&device.memory()?),
+        }
+    }
+
+    /// The capacity on a device that has this memory.
     ///
     /// # Errors
     ///
@@ -104,7 +116,8 @@ impl Capacity {
         }
         if asked_bytes > usable_bytes {
             let (headroom, held) = (self.headroom, total_bytes.saturating_sub(free_bytes));
-            let kind = DeviceErrorKind::OutOfMemory { asked_bytes, free_bytes, total_bytes };
+            let shortage = Shortage { asked_bytes, free_bytes, total_bytes };
+            let kind = DeviceErrorKind::OutOfMemory(Some(shortage));
             let headroom = match headroom.bytes() {
                 0 => String::new(),
                 bytes => format!(" less {bytes} of headroom"),
@@ -120,6 +133,12 @@ impl Capacity {
             ));
         }
         Ok(ByteSize::bytes_exact(asked_bytes))
+    }
+}
+
+impl From<ByteSize> for Capacity {
+    fn from(size: ByteSize) -> Self {
+        Self::exactly(size)
     }
 }
 
@@ -183,9 +202,8 @@ mod tests {
         let memory = DeviceMemory { device: "gpu".to_owned(), free_bytes: 850, total_bytes: 1000 };
         let error = capacity.of(&memory).unwrap_err();
         let ErrorKind::Device(device_error) = error.kind() else { panic!("{error}") };
-        let expected =
-            DeviceErrorKind::OutOfMemory { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 };
-        assert_eq!(device_error.kind, expected);
+        let expected = Some(Shortage { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 });
+        assert_eq!(device_error.kind, DeviceErrorKind::OutOfMemory(expected));
         assert!(error.to_string().contains("a fraction of what is free"), "{error}");
     }
 

@@ -136,6 +136,12 @@ pub enum ErrorKind {
         /// Bytes of one element.
         element_bytes: u64,
     },
+    /// An arena was to be built without a capacity.
+    #[error(
+        "the arena has no capacity, and there is no right default: give one to the builder. To find it, run \
+         one step of each kind on an arena of the device `Probe` and call `smallest_capacity_bytes()`"
+    )]
+    NoCapacity,
     /// A number was asked for as an alignment that cannot be one.
     #[error(transparent)]
     BadAlignment(#[from] BadAlignment),
@@ -183,6 +189,17 @@ pub enum ErrorKind {
         /// Pieces asked for.
         parts: u64,
         /// Alignment of each piece.
+        alignment: Alignment,
+    },
+    /// An operand does not start at a multiple of the alignment that was asked for.
+    #[error(
+        "the operand starts at {address:#x}, which is not a multiple of its alignment {alignment} (remainder {})",
+        address & alignment.low_bits()
+    )]
+    Misaligned {
+        /// The device address of its first element.
+        address: u64,
+        /// The alignment that was asked for.
         alignment: Alignment,
     },
     /// A row layout was made for elements of another size, for which its rows are not aligned.
@@ -477,21 +494,26 @@ pub struct DeviceError {
     pub kind: DeviceErrorKind,
 }
 
+/// How much memory was asked for, and how much the device had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortage {
+    /// Bytes asked for.
+    pub asked_bytes: u64,
+    /// Bytes that the device had free.
+    pub free_bytes: u64,
+    /// Bytes of the device.
+    pub total_bytes: u64,
+}
+
 /// What a refused call means for what comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceErrorKind {
     /// This call failed; others may succeed.
     Refused,
-    /// The device has less free memory than was asked for.
-    OutOfMemory {
-        /// Bytes asked for.
-        asked_bytes: u64,
-        /// Bytes that the device had free.
-        free_bytes: u64,
-        /// Bytes of the device.
-        total_bytes: u64,
-    },
+    /// The device has less free memory than was asked for. `None` where only the code of a failed call is known,
+    /// such as that of a call of cudarc.
+    OutOfMemory(Option<Shortage>),
     /// The call is not allowed while a graph is captured on the arena's stream. The driver was not
     /// called, and the capture goes on.
     InCapture,

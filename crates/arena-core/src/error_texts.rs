@@ -39,6 +39,15 @@ fn device_error(reason: &str) -> DeviceError {
     "the buffer cannot be cut into aligned parts: length 1, parts 0, alignment 1"
 )]
 #[case(
+    ErrorKind::NoCapacity,
+    "the arena has no capacity, and there is no right default: give one to the builder. To find it, run one \
+     step of each kind on an arena of the device `Probe` and call `smallest_capacity_bytes()`"
+)]
+#[case(
+    ErrorKind::Misaligned { address: 0x1001, alignment: Alignment::DEFAULT },
+    "the operand starts at 0x1001, which is not a multiple of its alignment 256 (remainder 1)"
+)]
+#[case(
     ErrorKind::ElementMismatch { expected: 1, given: 4 },
     "the row layout is for elements of another size: bytes of an element in the layout 1, in the buffer 4"
 )]

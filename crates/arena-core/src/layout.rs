@@ -277,7 +277,7 @@ impl RowLayout {
     /// (CUDA driver API, `cuTensorMapEncodeTiled`).
     #[must_use]
     pub const fn tma_ready(&self, address: u64) -> bool {
-        address.is_multiple_of(16) && self.pitch_bytes().is_multiple_of(16)
+        Alignment::TENSOR_MAP.divides(address) && self.pitch_bytes().is_multiple_of(16)
     }
 }
 

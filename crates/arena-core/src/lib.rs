@@ -58,11 +58,11 @@ mod zones;
 
 pub use buffer::{Persistent, Transient, View, ViewMut};
 pub use bytes::{Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError};
-pub use capacity::{Capacity, DeviceMemory};
-pub use device::{Captures, Cuda, Device, Host, HostVisible, Probe};
+pub use capacity::Capacity;
+pub use device::{Captures, Cuda, Device, DeviceMemory, Host, HostVisible, Probe};
 pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
-    ScopeId,
+    ScopeId, Shortage,
 };
 pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span, bytes_of, elements_of};
@@ -88,6 +88,9 @@ pub use bytemuck::{Pod, Zeroable};
 /// The bindings that [`Cuda`] is built on, of the version that its buffers implement the traits of.
 #[cfg(feature = "_cuda")]
 pub use cudarc;
+/// [`f16`](half::f16) and [`bf16`](half::bf16), which buffers can hold.
+#[cfg(feature = "half")]
+pub use half;
 
 // Offsets and addresses are `u64`; slices of them need a `usize` as wide.
 static_assertions::const_assert_eq!(usize::BITS, 64);

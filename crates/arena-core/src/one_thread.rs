@@ -6,6 +6,6 @@
     message = "the scopes, guards and transient buffers of an arena stay on its thread",
     label = "this would use them on another thread",
     note = "views can go to other threads: take `buffer.view()` or `buffer.view_mut()` before, and use those",
-    note = "see \"When it does not compile\" in docs/guide.md"
+    note = "see \"What does not compile, and why\" in docs/guide.md"
 )]
 pub trait UsedOnSeveralThreads {}

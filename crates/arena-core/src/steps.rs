@@ -277,15 +277,22 @@ impl<D: Device> Steps<D> {
     fn asked(&self, mut error: Error, asked: Asked) -> Error {
         if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
             exhausted.call_site = Some(asked.call_site);
-            exhausted.scope = self.frames.at(asked.depth).map(|frame| ScopeFacts {
-                name: frame.label,
-                depth: asked.depth,
-                requests: self.signs.get().then(|| self.running.requests()),
-                largest_bytes: self.signs.get().then(|| self.running.largest_bytes()),
-                resets: self.resets(),
-            });
+            let scope = self.frames.at(asked.depth);
+            exhausted.scope =
+                scope.map(|frame| self.scope_facts(frame.label, asked.depth, self.signs.get()));
         }
         error
+    }
+
+    /// `counts` says whether the open step's requests are counted.
+    fn scope_facts(&self, name: &'static str, depth: u32, counts: bool) -> ScopeFacts {
+        ScopeFacts {
+            name,
+            depth,
+            requests: counts.then(|| self.running.requests()),
+            largest_bytes: counts.then(|| self.running.largest_bytes()),
+            resets: self.resets(),
+        }
     }
 
     // --- memory -------------------------------------------------------------------------------
@@ -306,7 +313,7 @@ impl<D: Device> Steps<D> {
             let span = Span { end_bytes, ..span };
             let (address, bytes) = (self.address_of(span), span.len_bytes());
             // SAFETY: the range lies in the transient zone, and the caller says that it is free.
-            unsafe { self.region.device().fill(address, bytes, value) }?;
+            unsafe { self.region.device().fill(address, bytes, value.into()) }?;
         }
         Ok(())
     }

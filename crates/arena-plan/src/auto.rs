@@ -4,7 +4,9 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use arena_scope::{Arena, Device, EventLog, Planner, SlotTable, StepKey};
+use arena_scope::plan::{Planner, SlotTable};
+use arena_scope::record::EventLog;
+use arena_scope::{Arena, Device, StepKey};
 
 use crate::record::PlannedStep;
 use crate::solve::Options;

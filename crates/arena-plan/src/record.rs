@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use arena_scope::{Alignment, Event, EventLog, PlannedSlot, SlotTable, SlotTableError};
+use arena_scope::Alignment;
+use arena_scope::errors::SlotTableError;
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::record::{Event, EventLog};
 use thiserror::Error;
 
 use crate::bound::{Bound, lower_bound};

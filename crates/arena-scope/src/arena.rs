@@ -4,8 +4,8 @@ use std::fmt;
 
 use arena_core::for_scopes::Steps;
 use arena_core::{
-    Alignment, ByteSize, DeviationSite, Deviations, Device, Error, EventLog, Host, Persistent,
-    Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepSignature,
+    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, EventLog,
+    Host, Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepSignature,
 };
 
 use crate::guard::Guard;
@@ -30,18 +30,28 @@ pub struct Arena<D: Device = Host> {
 #[derive(Debug, Clone)]
 pub struct ArenaBuilder<D> {
     device: D,
-    capacity: ByteSize,
+    capacity: Option<Capacity>,
     reset: Reset,
     host_bump: ByteSize,
     placement: Placement,
 }
 
 impl<D: Device> ArenaBuilder<D> {
-    /// The region's size, never rounded. Without it the region is empty: there is no default that
-    /// would be right.
+    /// The region's size: a [`ByteSize`], which is never rounded, or a [`Capacity`], such as a fraction of the
+    /// device's memory. It must be given: no default would be right. An arena on the device [`Probe`] tells the
+    /// [smallest](Arena::smallest_capacity_bytes) that serves a program.
+    ///
+    /// ```
+    /// use arena_scope::{Arena, ByteSize, Capacity, Host};
+    ///
+    /// let capacity = Capacity::fraction_of_free(0.01).headroom(ByteSize::mib(64));
+    /// let arena = Arena::builder(Host::new()).capacity(capacity).build()?;
+    /// assert!(arena.stats().capacity_bytes > 0);
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
-    pub const fn capacity(mut self, capacity: ByteSize) -> Self {
-        self.capacity = capacity;
+    pub fn capacity(mut self, capacity: impl Into<Capacity>) -> Self {
+        self.capacity = Some(capacity.into());
         self
     }
 
@@ -96,10 +106,11 @@ impl<D: Device> ArenaBuilder<D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Device`](arena_core::ErrorKind::Device) when the device refuses; nothing is held
-    /// then.
+    /// [`ErrorKind::NoCapacity`] without a [capacity](Self::capacity); [`ErrorKind::Device`] when the device
+    /// refuses, has not so much memory, or cannot tell of how much a fraction is asked. Nothing is held then.
     pub fn build(self) -> Result<Arena<D>, Error> {
-        let steps = Steps::new(self.device, self.capacity, self.placement, self.reset)?;
+        let capacity = self.capacity.ok_or(ErrorKind::NoCapacity)?.on(&self.device)?;
+        let steps = Steps::new(self.device, capacity, self.placement, self.reset)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
         Ok(Arena { state: State::new(steps, host_bump_bytes) })
     }
@@ -118,7 +129,7 @@ impl<D: Device> Arena<D> {
     pub const fn builder(device: D) -> ArenaBuilder<D> {
         ArenaBuilder {
             device,
-            capacity: ByteSize::bytes_exact(0),
+            capacity: None,
             reset: Reset::Keep,
             host_bump: ByteSize::kib(16),
             placement: Placement::Bump,
@@ -504,7 +515,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
     /// let table = SlotTable::new(&[slot, slot])?; // the second buffer gets the bytes of the first
     /// arena.install_plan("train", table)?;
@@ -537,7 +550,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
     /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
     /// arena.scope_named("train", |step| step.alloc::<u8>(300).map(drop))?;
@@ -558,7 +573,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
     /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
     /// for _ in 0..2 {
@@ -579,7 +596,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let weights = arena.persistent::<u8>(256)?;
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 100, alignment: Alignment::DEFAULT };
     /// arena.install_plan("train", SlotTable::new(&[slot])?)?;

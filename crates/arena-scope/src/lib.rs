@@ -62,23 +62,64 @@ pub use arena::{Arena, ArenaBuilder};
 pub use graph::StepGraph;
 pub use guard::Guard;
 pub use options::ScopeOptions;
-pub use planner::Planner;
 pub use scope::Scope;
-pub use steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
 pub use step_buffer::StepBuffer;
 pub use step_key::StepKey;
 
 pub use arena_core::{
-    Alignment, BadAlignment, ByteSize, Capacity, Captures, Cuda, DeviationKind, DeviationSite,
-    Deviations, Device, DeviceError, DeviceErrorKind, DeviceMemory, Error, ErrorKind, Event,
-    EventLog, Exhausted, GuardZone, Host, HostVisible, ParseByteSizeError, Persistent, Placement,
-    PlanFacts, PlannedSlot, Pod, Probe, Reset, RowLayout, ScopeFacts, ScopeId, SlotTable,
-    SlotTableError, Span, Stats, StepSignature, Transient, View, ViewMut, Zeroable, bytes_of,
-    device, elements_of, layout,
+    Alignment, ByteSize, Capacity, Cuda, Device, Error, ErrorKind, Host, HostVisible, Persistent,
+    Placement, Pod, Probe, Reset, Stats, Transient, View, ViewMut,
 };
 #[cfg(feature = "_cuda")]
 pub use arena_core::{cuda, cudarc};
+pub use arena_core::{device, layout};
 pub use bumpalo;
+
+/// What an [`Error`] holds: the facts of each kind that has a type of its own.
+pub mod errors {
+    pub use arena_core::{
+        BadAlignment, DeviceError, DeviceErrorKind, Exhausted, GuardZone, ParseByteSizeError,
+        PlanFacts, ScopeFacts, ScopeId, Shortage, SlotTableError,
+    };
+}
+
+/// Plans: a step's buffers at offsets that are chosen before it runs, and what was not as planned.
+///
+/// `arena-plan` makes them.
+pub mod plan {
+    pub use crate::planner::Planner;
+    pub use arena_core::{DeviationKind, DeviationSite, Deviations, PlannedSlot, SlotTable};
+}
+
+/// What a step did: its signature, and the record of its requests.
+pub mod record {
+    pub use arena_core::{Event, EventLog, StepSignature};
+}
+
+/// The steady state: whether each step of a loop does what the first of its kind did.
+pub mod steady {
+    pub use crate::steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
+}
+
+/// Floats of 16 bits, [`f16`](half::f16) and [`bf16`](half::bf16), which buffers can hold.
+///
+/// ```
+/// use arena_scope::half::bf16;
+/// use arena_scope::{Arena, ByteSize, Host, Transient};
+///
+/// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+/// let weights = arena.persistent_from(&[bf16::from_f32(0.5); 100])?;
+/// assert_eq!(arena.stats().used_bytes, 200);
+/// arena.scope(|step| {
+///     let mut y: Transient<bf16> = step.alloc_zeroed(100)?;
+///     y.view_mut().copy_from(weights.view())?;
+///     assert_eq!(y.as_slice()[99].to_f32(), 0.5);
+///     arena_scope::Ok(())
+/// })?;
+/// # arena_scope::Ok(())
+/// ```
+#[cfg(feature = "half")]
+pub use arena_core::half;
 
 /// The names that a training loop needs: `use arena_scope::prelude::*;`.
 ///

@@ -4,7 +4,7 @@ use arena_core::Reset;
 
 use crate::step_key::StepKey;
 
-/// How a scope is opened, where the defaults do not suit: its key, and its reset policy.
+/// How a scope is opened, where the defaults do not suit: its key, its reset policy, and the bytes that it needs.
 ///
 /// ```
 /// use arena_scope::{Reset, ScopeOptions};
@@ -15,13 +15,15 @@ use crate::step_key::StepKey;
 pub struct ScopeOptions {
     key: StepKey,
     pub(crate) reset: Option<Reset>,
+    /// 0 asks for nothing.
+    pub(crate) needs_bytes: u64,
 }
 
 impl ScopeOptions {
     /// A scope with a name, which errors show, and the arena's reset policy.
     #[must_use]
     pub const fn named(name: &'static str) -> Self {
-        Self { key: StepKey::named(name), reset: None }
+        Self { key: StepKey::named(name), reset: None, needs_bytes: 0 }
     }
 
     /// The variant of the key, for steps of one name that differ: see [`StepKey`].
@@ -44,6 +46,32 @@ impl ScopeOptions {
         self
     }
 
+    /// Opens only if so many bytes are free from the scope's start on: the mark for a root scope, the
+    /// cursor for an inner one. Otherwise opening fails with
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted), before any work of the step is queued; no
+    /// scope is open then, and the mark and every buffer are as before.
+    ///
+    /// `bytes` is what the scope is known to take, padding included: the high-water of such a scope, on the
+    /// probe or in an earlier step, less its start. It is a check and no reservation, so requests may also
+    /// take more or less. Where the step follows a plan, the plan's bytes count as free: buffers will lie in
+    /// them.
+    ///
+    /// ```
+    /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
+    ///
+    /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let step = ScopeOptions::named("train").needs(5000);
+    /// let error = arena.scope_with(step, |_| arena_scope::Ok(())).unwrap_err(); // before the closure runs
+    /// let full = error.as_exhausted().expect("5000 bytes do not fit into 4096");
+    /// assert_eq!((full.asked_bytes, full.missing_bytes), (5000, 904));
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub const fn needs(mut self, bytes: u64) -> Self {
+        self.needs_bytes = bytes;
+        self
+    }
+
     /// The kind of step that a root scope with these options is.
     #[must_use]
     pub const fn key(self) -> StepKey {
@@ -53,6 +81,6 @@ impl ScopeOptions {
 
 impl From<StepKey> for ScopeOptions {
     fn from(key: StepKey) -> Self {
-        Self { key, reset: None }
+        Self { key, reset: None, needs_bytes: 0 }
     }
 }

@@ -14,7 +14,6 @@ use scopeguard::ScopeGuard;
 use crate::guard::Guard;
 use crate::options::ScopeOptions;
 use crate::state::{State, WayBack};
-use crate::step_buffer::StepBuffer;
 
 type Invariant<'x> = fn(&'x ()) -> &'x ();
 
@@ -149,7 +148,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// of another size.
     ///
     /// ```
-    /// # use arena_scope::{Alignment, Arena, ByteSize, Host, RowLayout};
+    /// # use arena_scope::{Alignment, Arena, ByteSize, Host, layout::RowLayout};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let layout = RowLayout::new::<f32>(4, 30, Alignment::new(64)?)?;
     /// arena.scope(|step| {
@@ -208,44 +207,6 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     #[track_caller]
     pub fn promote<T: Pod>(&self, result: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
         self.state.steps.persistent_copy(result, Alignment::DEFAULT, self.depth)
-    }
-
-    // --- buffers without a lifetime -----------------------------------------------------------
-
-    /// [`alloc`](Self::alloc), without a lifetime: for the fields of a program that exists.
-    ///
-    /// # Errors
-    ///
-    /// As for [`alloc`](Self::alloc).
-    ///
-    /// ```
-    /// # use arena_scope::{Arena, ByteSize, Host, StepBuffer};
-    /// struct Layer { cached: Option<StepBuffer<f32>> } // no lifetime
-    /// let mut layer = Layer { cached: None };
-    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// arena.scope(|step| {
-    ///     let mut input = step.alloc_owned(2)?;
-    ///     input.view_mut(step)?.as_mut_slice().fill(0.5);
-    ///     layer.cached = Some(input); // the forward pass keeps it, the backward pass reads it
-    ///     let input = layer.cached.take().expect("forward ran");
-    ///     assert_eq!(input.view(step)?.as_slice(), [0.5; 2]);
-    ///     arena_scope::Ok(())
-    /// })?;
-    /// # arena_scope::Ok(())
-    /// ```
-    #[track_caller]
-    pub fn alloc_owned<T: Pod>(&self, len: usize) -> Result<StepBuffer<T, D>, Error> {
-        self.own(self.alloc(len)?)
-    }
-
-    /// Takes a buffer out of its lifetime. From here on it belongs to this scope: it can be used in it and in
-    /// scopes inside it, and its late use is an error instead of a program that does not compile.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::ForeignBuffer`] for a buffer of another arena.
-    pub fn own<T: Pod>(&self, buffer: Transient<'s, T, D>) -> Result<StepBuffer<T, D>, Error> {
-        self.state.steps.detach(buffer, self.depth).map(StepBuffer::new)
     }
 
     // --- results ------------------------------------------------------------------------------

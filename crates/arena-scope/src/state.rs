@@ -88,8 +88,8 @@ impl<D: Device> State<D> {
     /// is open.
     #[inline]
     pub(crate) fn open_root(&self, options: ScopeOptions) -> Result<FrameId, Error> {
-        if self.watches {
-            return self.open_root_watched(options);
+        if self.watches || options.needs_bytes > 0 {
+            return self.open_root_slowly(options);
         }
         // SAFETY: the borrow of the arena proves that no root scope is open, but for one whose guard was
         // forgotten, and so every transient buffer's lifetime has ended.
@@ -98,7 +98,10 @@ impl<D: Device> State<D> {
 
     #[cold]
     #[inline(never)]
-    fn open_root_watched(&self, options: ScopeOptions) -> Result<FrameId, Error> {
+    fn open_root_slowly(&self, options: ScopeOptions) -> Result<FrameId, Error> {
+        if options.needs_bytes > 0 {
+            self.steps.check_needs(1, options.key().name, options.needs_bytes)?;
+        }
         let watch = self.begin_watch(options.key());
         // SAFETY: as in `open_root`.
         unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }
@@ -111,6 +114,10 @@ impl<D: Device> State<D> {
         parent_depth: u32,
         options: ScopeOptions,
     ) -> Result<FrameId, Error> {
+        if options.needs_bytes > 0 {
+            let name = options.key().name;
+            self.steps.check_needs(parent_depth + 1, name, options.needs_bytes)?;
+        }
         // SAFETY: the mutable borrow of the parent proves that no buffer of a deeper scope is alive.
         unsafe { self.steps.open_inner(parent_depth, options.key().name, options.reset) }
     }

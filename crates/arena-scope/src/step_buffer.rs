@@ -41,6 +41,44 @@ pub struct StepBuffer<T, D: Device = Host> {
     device: PhantomData<fn() -> D>,
 }
 
+impl<'s, D: Device> Scope<'s, '_, D> {
+    /// [`alloc`](Self::alloc), without a lifetime: for the fields of a program that exists.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, StepBuffer};
+    /// struct Layer { cached: Option<StepBuffer<f32>> } // no lifetime
+    /// let mut layer = Layer { cached: None };
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let mut input = step.alloc_owned(2)?;
+    ///     input.view_mut(step)?.as_mut_slice().fill(0.5);
+    ///     layer.cached = Some(input); // the forward pass keeps it, the backward pass reads it
+    ///     let input = layer.cached.take().expect("forward ran");
+    ///     assert_eq!(input.view(step)?.as_slice(), [0.5; 2]);
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
+    #[track_caller]
+    pub fn alloc_owned<T: Pod>(&self, len: usize) -> Result<StepBuffer<T, D>, Error> {
+        self.own(self.alloc(len)?)
+    }
+
+    /// Takes a buffer out of its lifetime. From here on it belongs to this scope: it can be used in it and in
+    /// scopes inside it, and its late use is an error instead of a program that does not compile.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::ForeignBuffer`](arena_core::ErrorKind::ForeignBuffer) for a buffer of another arena.
+    pub fn own<T: Pod>(&self, buffer: Transient<'s, T, D>) -> Result<StepBuffer<T, D>, Error> {
+        self.steps().detach(buffer, self.depth()).map(StepBuffer::new)
+    }
+}
+
 #[expect(single_use_lifetimes, reason = "that `'s` outlives `'v` is what makes an access sound")]
 impl<T: Pod, D: Device> StepBuffer<T, D> {
     pub(crate) const fn new(buffer: Detached<T>) -> Self {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use arena_scope::{ByteSize, Probe};
+use arena_scope::{Arena, ByteSize, Device, Probe, ScopeOptions, StepKey};
 
 use crate::backend::{Backend, ProbeBackend};
 use crate::data::Mnist;
@@ -18,8 +18,29 @@ pub struct Demand {
     pub capacity_bytes: u64,
     /// What of it the parameters, gradients and optimizer state take.
     pub persistent_bytes: u64,
+    /// What each kind of its steps takes.
+    pub steps: StepNeeds,
     /// Plans for its steps, whether or not it follows them.
     pub plans: Plans,
+}
+
+/// What each kind of step takes above the mark, in bytes. None is known by default.
+#[derive(Debug, Clone, Default)]
+pub struct StepNeeds(Vec<(StepKey, u64)>);
+
+impl StepNeeds {
+    /// What an arena observed of its steps.
+    fn observed<D: Device>(arena: &Arena<D>) -> Self {
+        let mark_bytes = arena.stats().mark_bytes;
+        let kinds = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
+        Self(kinds.iter().map(|kind| (kind.key, kind.high_water_bytes - mark_bytes)).collect())
+    }
+
+    /// A scope for a step of this kind, which opens only if there is room for the step.
+    pub(crate) fn options(&self, key: StepKey) -> ScopeOptions {
+        let known = self.0.iter().find(|(known, _)| *known == key);
+        ScopeOptions::from(key).needs(known.map_or(0, |(_, bytes)| *bytes))
+    }
 }
 
 /// Where a step's buffers lie.
@@ -87,6 +108,7 @@ pub fn demand<B: Backend>(
     Ok(Demand {
         capacity_bytes: arena.smallest_capacity_bytes(),
         persistent_bytes: arena.stats().mark_bytes,
+        steps: StepNeeds::observed(arena),
         plans,
     })
 }

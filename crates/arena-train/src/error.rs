@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use arena_scope::{ByteSize, DeviceError};
+use arena_scope::ByteSize;
+use arena_scope::errors::DeviceError;
 
 use crate::backend::host::KernelError;
 use crate::data::{BatchError, IdxError};

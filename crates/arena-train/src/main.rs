@@ -118,6 +118,7 @@ fn train<B: Backend>(
     if placement == Placement::Planned {
         trainer.install(&demand.plans)?;
     }
+    trainer.set_needs(demand.steps);
     if let Some(path) = &arguments.resume {
         checkpoint::resume(&mut trainer, path)?;
     }

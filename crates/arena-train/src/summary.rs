@@ -3,7 +3,9 @@
 use std::fmt;
 
 use arena_plan::PlannedStep;
-use arena_scope::{ByteSize, DeviationSite, Deviations, Stats, SteadyState};
+use arena_scope::plan::{DeviationSite, Deviations};
+use arena_scope::steady::SteadyState;
+use arena_scope::{ByteSize, Stats};
 use serde::Serialize;
 
 use crate::training::{Evaluation, Trained};

@@ -7,9 +7,11 @@ use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, Stats, SteadyState, StepKey};
+use arena_scope::steady::SteadyState;
+use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, Stats, StepKey};
 
 use crate::backend::{Backend, Buffer};
+use crate::capacity::StepNeeds;
 use crate::data::{Dataset, shuffled_order};
 use crate::error::TrainError;
 use crate::heap;
@@ -25,6 +27,9 @@ pub const TRAIN: StepKey = StepKey::named("train");
 
 /// The key of a step of an evaluation, to be completed by its number of images.
 pub const EVALUATE: StepKey = StepKey::named("evaluate");
+
+/// The key of an epoch in one scope.
+const EPOCH: StepKey = StepKey::named("epoch");
 
 /// What a scope spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +148,7 @@ pub struct Trainer<B: Backend> {
     arena: Arena<B::Device>,
     model: Cnn<B>,
     ahead: Option<Ahead<B::Device>>,
+    needs: StepNeeds,
     /// Steps done.
     step: u64,
 }
@@ -184,7 +190,7 @@ impl<B: Backend> Trainer<B> {
         };
         arena.mark()?;
         arena.observe(Some(heap::own_allocations));
-        Ok(Self { config, arena, model, ahead, step: 0 })
+        Ok(Self { config, arena, model, ahead, needs: StepNeeds::default(), step: 0 })
     }
 
     /// Records each step from now on, so that plans can be made of them.
@@ -204,6 +210,12 @@ impl<B: Backend> Trainer<B> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses steps for which there is no room before their first kernel, from now on: those whose needs
+    /// are known.
+    pub fn set_needs(&mut self, needs: StepNeeds) {
+        self.needs = needs;
     }
 
     /// The arena.
@@ -326,9 +338,9 @@ impl<B: Backend> Trainer<B> {
 
     /// One step in its own root scope.
     fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
-        let Self { config, arena, model, step, .. } = self;
+        let Self { config, arena, model, needs, step, .. } = self;
         // The short last batch of an epoch is a kind of step of its own.
-        let options = TRAIN.variant(indices.len() as u64);
+        let options = needs.options(TRAIN.variant(indices.len() as u64));
         let loss = arena
             .scope_with(options, |scope| train_step(scope, model, config, data, indices, *step))?;
         *step += 1;
@@ -342,8 +354,8 @@ impl<B: Backend> Trainer<B> {
         batches: Skip<Chunks<'_, u32>>,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
     ) -> Result<(), TrainError> {
-        let Self { config, arena, model, step, .. } = self;
-        arena.scope_named("epoch", |scope| {
+        let Self { config, arena, model, needs, step, .. } = self;
+        arena.scope_with(needs.options(EPOCH), |scope| {
             for indices in batches {
                 let loss = train_step(scope, model, config, data, indices, *step)?;
                 *step += 1;
@@ -361,11 +373,11 @@ impl<B: Backend> Trainer<B> {
     ///
     /// When the arena has no room, or the device refuses.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
-        let Self { config, arena, model, .. } = self;
+        let Self { config, arena, model, needs, .. } = self;
         let all: Vec<u32> = (0..).take(data.len()).collect();
         let mut hits = 0;
         for indices in all.chunks(config.batch) {
-            let options = EVALUATE.variant(indices.len() as u64);
+            let options = needs.options(EVALUATE.variant(indices.len() as u64));
             hits += arena.scope_with(options, |scope| {
                 let (images, labels) = load(scope, model, data, indices)?;
                 let loss = model.evaluate(scope, images.view(), labels.view())?;

@@ -10,7 +10,7 @@ use std::ops::{Bound, RangeBounds};
 use bytemuck::Pod;
 
 use crate::bytes::Alignment;
-use crate::device::{Device, Host, HostVisible};
+use crate::device::{Device, Host, HostVisible, Pattern};
 use crate::error::{Error, ErrorKind};
 use crate::fence::UNTIL_THE_ROOT_CLOSES;
 use crate::layout::{RowLayout, equal_parts};
@@ -120,6 +120,32 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     #[must_use]
     pub fn is_aligned(&self, alignment: Alignment) -> bool {
         alignment.divides(self.address)
+    }
+
+    /// This view, if its address is a multiple of `alignment_bytes`. A layer or a launch asks this of an
+    /// operand before a kernel that needs it: one with vector loads would end the CUDA context. What
+    /// kernels and libraries need has names, such as [`Alignment::VECTOR_LOAD`].
+    ///
+    /// A whole buffer is as aligned as it was asked for; a view into its middle may be less.
+    ///
+    /// ```
+    /// use arena_core::{ByteSize, ErrorKind, Host, RawArena};
+    ///
+    /// let arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32; 9])?;
+    /// assert_eq!(x.view().aligned(16)?.len(), 9);
+    /// let error = x.view().range(1..)?.aligned(16).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Misaligned`] with the address and the alignment; [`ErrorKind::BadAlignment`] when
+    /// `alignment_bytes` is no power of two.
+    pub fn aligned(self, alignment_bytes: u64) -> Result<Self, Error> {
+        check_aligned(self.address, alignment_bytes)?;
+        Ok(self)
     }
 
     /// The elements of `range`.
@@ -353,6 +379,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         unsafe { ViewMut::new(self.address, self.len, self.region) }
     }
 
+    /// This access, if its address is a multiple of `alignment_bytes`; see [`View::aligned`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`View::aligned`].
+    pub fn aligned(self, alignment_bytes: u64) -> Result<Self, Error> {
+        check_aligned(self.address, alignment_bytes)?;
+        Ok(self)
+    }
+
     /// Access to the elements of `range`, with the same lifetime as this access.
     ///
     /// # Errors
@@ -544,17 +580,57 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     pub fn fill_bytes(&mut self, value: u8) -> Result<(), Error> {
+        self.repeat(value.into())
+    }
+
+    /// Sets every element to `value`, in stream order: without a kernel, and without a copy from the
+    /// host. `T` has 1, 2 or 4 bytes; another one does not compile.
+    ///
+    /// ```
+    /// use arena_core::{ByteSize, Host, RawArena};
+    ///
+    /// let arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut rates = arena.persistent_from(&[0.0_f32; 3])?;
+    /// rates.view_mut().fill(0.25)?;
+    /// assert_eq!(rates.view().to_vec()?, [0.25; 3]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    ///
+    /// ```compile_fail,E0080
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut wide = arena.persistent_from(&[0.0_f64; 3])?;
+    /// wide.view_mut().fill(0.25)?; // eight bytes
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Device`] when the device refuses the fill; [`ErrorKind::Misaligned`] when the view does
+    /// not start at a multiple of the element's size, which is possible for types like `[u8; 4]`.
+    pub fn fill(&mut self, value: T) -> Result<(), Error> {
+        self.repeat(Pattern::of(value))
+    }
+
+    fn repeat(&mut self, pattern: Pattern) -> Result<(), Error> {
         let bytes = self.view().len_bytes();
         if bytes > 0 {
-            // SAFETY: by invariant 2 the range lies in the region; by 3 nobody else touches it. Any
-            // bytes are a `T: Pod`.
-            unsafe { self.region.device().fill(self.address, bytes, value) }?;
+            check_aligned(self.address, pattern.bytes())?;
+            // SAFETY: by invariant 2 the range lies in the region; by 3 nobody else touches it. The start
+            // was checked, and the pattern is one byte or has the size of `T`. Any bytes are a `T: Pod`.
+            unsafe { self.region.device().fill(self.address, bytes, pattern) }?;
         }
         Ok(())
     }
 }
 
 impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
+    /// The elements as a slice.
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        self.view().as_slice()
+    }
+
     /// The elements as a mutable slice.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
@@ -631,6 +707,14 @@ fn resolve(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)
         }
         .into()),
     }
+}
+
+fn check_aligned(address: u64, alignment_bytes: u64) -> Result<(), Error> {
+    let alignment = Alignment::new(alignment_bytes)?;
+    if alignment.divides(address) {
+        return Ok(());
+    }
+    Err(ErrorKind::Misaligned { address, alignment }.into())
 }
 
 fn row_range<T>(layout: &RowLayout, row: usize) -> Result<std::ops::Range<usize>, Error> {

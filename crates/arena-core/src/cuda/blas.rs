@@ -6,14 +6,12 @@ use cudarc::cublas::{result, sys as blas};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::buffer::Persistent;
+use crate::bytes::Alignment;
 use crate::device::Cuda;
 use crate::device::cuda::enabled::code::Failure;
 use crate::device::cuda::enabled::context::with_current;
 use crate::device::cuda::enabled::device::memory_info;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
-
-/// What a workspace has to be aligned to, in bytes.
-const WORKSPACE_ALIGNMENT_BYTES: u64 = 256;
 
 /// A cuBLAS handle whose workspace is a persistent buffer of an arena.
 ///
@@ -100,9 +98,10 @@ impl Blas {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDevice`] for a buffer on another device than the stream;
-    /// [`DeviceErrorKind::Refused`] where it is not aligned to 256 bytes; or the refusal of cuBLAS or of
-    /// the driver. The workspace is unchanged then.
+    /// [`ErrorKind::Misaligned`] where it is not aligned to [`Alignment::CUBLAS_WORKSPACE`]; or the refusal
+    /// of cuBLAS or of the driver. The workspace is unchanged then.
     pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
+        workspace.view().aligned(Alignment::CUBLAS_WORKSPACE.bytes())?;
         // On another stream than the arena's, every close waits for it from now on.
         workspace.also_used_on(&self.stream)?;
         self.hand_over(&workspace)?;
@@ -139,16 +138,7 @@ impl Blas {
 
     /// Gives cuBLAS the address.
     fn hand_over(&self, workspace: &Persistent<u8, Cuda>) -> Result<(), DeviceError> {
-        let address = workspace.address();
-        if !address.is_multiple_of(WORKSPACE_ALIGNMENT_BYTES) {
-            return Err(DeviceError {
-                device: name(self.context()),
-                call: "cublasSetWorkspace",
-                reason: format!("a workspace must be aligned to 256 bytes, {address:#x} is not"),
-                kind: DeviceErrorKind::Refused,
-            });
-        }
-        let (handle, len) = (self.handle, workspace.len());
+        let (handle, address, len) = (self.handle, workspace.address(), workspace.len());
         self.bind("cublasSetWorkspace", || {
             // SAFETY: a live handle, and memory that nobody else uses: the buffer is this handle's until
             // it is gone or has another, and the arena orders its bytes behind the stream.

@@ -69,7 +69,8 @@ impl Call {
 
 /// Implements [`Device`](super::Device) for a wrapper: each call first passes
 /// `self.before(Call, bytes)`, which may refuse it, and then goes to `self.inner`. When the inner
-/// device obtains nothing, `self.not_obtained(bytes)` is told.
+/// device obtains nothing, `self.not_obtained(bytes)` is told. `self.memory_left(memory)` says how much of the
+/// inner device's memory the wrapper leaves.
 macro_rules! wrap_device {
     ($wrapper:ident) => {
         // SAFETY: each method of `Device` is forwarded, those with a default too (duty 10), with what it was
@@ -85,6 +86,10 @@ macro_rules! wrap_device {
 
             fn name(&self) -> String {
                 self.inner.name()
+            }
+
+            fn memory(&self) -> Result<super::DeviceMemory, crate::error::DeviceError> {
+                self.inner.memory().map(|memory| self.memory_left(memory))
             }
 
             fn base_alignment(&self) -> crate::bytes::Alignment {
@@ -137,11 +142,11 @@ macro_rules! wrap_device {
                 &self,
                 address: u64,
                 bytes: u64,
-                value: u8,
+                pattern: super::Pattern,
             ) -> Result<(), crate::error::DeviceError> {
                 self.before(super::Call::Fill, bytes)?;
                 // SAFETY: the caller's promise is passed on.
-                unsafe { self.inner.fill(address, bytes, value) }
+                unsafe { self.inner.fill(address, bytes, pattern) }
             }
 
             unsafe fn copy_in(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Call, calls::wrap_device};
+use super::{Call, DeviceMemory, calls::wrap_device};
 use crate::error::DeviceError;
 
 /// Wraps a device and counts its calls and their bytes. The counts outlive the device.
@@ -46,6 +46,10 @@ impl<D> Counting<D> {
     }
 
     fn not_obtained(&self, _bytes: u64) {}
+
+    fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {
+        memory
+    }
 }
 
 wrap_device!(Counting);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Call, calls::wrap_device};
+use super::{Call, DeviceMemory, calls::wrap_device};
 use crate::error::{DeviceError, DeviceErrorKind};
 
 /// Wraps a device and refuses the calls that its [`FailSwitch`] names. For tests.
@@ -40,6 +40,10 @@ impl<D: super::Device> Failing<D> {
     }
 
     fn not_obtained(&self, _bytes: u64) {}
+
+    fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {
+        memory
+    }
 }
 
 wrap_device!(Failing);

@@ -3,13 +3,13 @@
 //! This module opens `unsafe` for five system calls and the raw copies. Each proof rests on the
 //! range lying inside a mapping that this device made, which is what [`Device`] asks of callers.
 
-use std::ptr;
+use std::{ptr, slice};
 
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
 
-use super::{Device, HostVisible, Obtained};
+use super::{Device, DeviceMemory, HostVisible, Obtained, Pattern};
 use crate::bytes::{Alignment, ByteSize};
 use crate::error::{DeviceError, DeviceErrorKind};
 
@@ -76,6 +76,24 @@ unsafe impl Device for Host {
 
     fn name(&self) -> String {
         "host".to_owned()
+    }
+
+    /// What the machine has, and what of it a program can get without swapping. A limit of a container is not
+    /// looked at.
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        let refused = |reason| DeviceError {
+            device: self.name(),
+            call: "/proc/meminfo",
+            reason,
+            kind: DeviceErrorKind::Refused,
+        };
+        let table = std::fs::read_to_string("/proc/meminfo").map_err(|e| refused(e.to_string()))?;
+        let bytes = |name| entry_bytes(&table, name).ok_or_else(|| refused(format!("no {name}")));
+        Ok(DeviceMemory {
+            device: self.name(),
+            free_bytes: bytes("MemAvailable:")?,
+            total_bytes: bytes("MemTotal:")?,
+        })
     }
 
     fn base_alignment(&self) -> Alignment {
@@ -148,9 +166,10 @@ unsafe impl Device for Host {
         Ok(end - start)
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        // SAFETY: the caller owns this range of a live, writable mapping.
-        unsafe { ptr::write_bytes(pointer(address), value, length(bytes)) };
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
+        // SAFETY: the caller owns this range of a live, writable mapping, whose bytes are initialised.
+        let range = unsafe { slice::from_raw_parts_mut(pointer(address), length(bytes)) };
+        pattern.repeat(range);
         Ok(())
     }
 
@@ -214,6 +233,12 @@ unsafe impl Device for Host {
 // kernel fills it with zeros, and the calls above write whole bytes. 3: none of them queues anything.
 unsafe impl HostVisible for Host {}
 
+/// An entry of `/proc/meminfo`, which counts in KiB.
+fn entry_bytes(table: &str, name: &str) -> Option<u64> {
+    let entry = table.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix(" kB"))?;
+    entry.trim_start().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -227,4 +252,21 @@ fn pointer(address: u64) -> *mut u8 {
 #[expect(clippy::cast_possible_truncation, reason = "see above")]
 const fn length(bytes: u64) -> usize {
     bytes as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::entry_bytes;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::first("MemTotal:", Some(16_777_216))]
+    #[case::later("MemAvailable:", Some(3 << 10))]
+    #[case::absent("MemFree:", None)]
+    #[case::without_a_unit("Pages:", None)]
+    #[case::beyond_64_bits("Huge:", None)]
+    fn an_entry_is_in_kib(#[case] name: &str, #[case] bytes: Option<u64>) {
+        let table = "MemTotal:       16384 kB\nMemAvailable: 3 kB\nPages: 7\nHuge: 18446744073709551615 kB\n";
+        assert_eq!(entry_bytes(table, name), bytes);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Call, calls::wrap_device};
+use super::{Call, DeviceMemory, calls::wrap_device};
 use crate::bytes::ByteSize;
 use crate::error::{DeviceError, DeviceErrorKind};
 
@@ -58,6 +58,15 @@ impl<D: super::Device> Limited<D> {
 
     fn not_obtained(&self, bytes: u64) {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {
+        let left_bytes = self.limit_bytes.saturating_sub(self.held_bytes.load(Ordering::Relaxed));
+        DeviceMemory {
+            free_bytes: memory.free_bytes.min(left_bytes),
+            total_bytes: memory.total_bytes.min(self.limit_bytes),
+            ..memory
+        }
     }
 }
 

@@ -12,12 +12,13 @@ pub mod deferred;
 mod failing;
 mod host;
 mod limited;
+mod pattern;
 mod probe;
 
 use std::fmt;
 
 use crate::bytes::Alignment;
-use crate::error::DeviceError;
+use crate::error::{DeviceError, DeviceErrorKind};
 
 pub use calls::Call;
 pub use counting::{CallCounts, Counting};
@@ -26,6 +27,7 @@ pub use deferred::Deferred;
 pub use failing::{FailSwitch, Failing};
 pub use host::Host;
 pub use limited::Limited;
+pub use pattern::Pattern;
 pub use probe::Probe;
 
 /// Memory that a device obtained: its address, and what the device needs to release it.
@@ -38,6 +40,18 @@ pub struct Obtained<M> {
     pub base_address: u64,
     /// The device's own handle.
     pub handle: M,
+}
+
+/// How much memory a device has at one moment. Other programs may use it too, so `free_bytes` can change at
+/// any time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The device's name, for messages.
+    pub device: String,
+    /// Bytes that nobody holds.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
 }
 
 /// One kind of memory: where a region comes from, and who moves bytes in it.
@@ -60,7 +74,8 @@ pub struct Obtained<M> {
 ///    [`base_alignment`](Self::base_alignment) and not zero. Where there are
 ///    [`guard_pages`](Self::guard_pages), the end of memory from `obtain_guarded` is a multiple of theirs
 ///    instead. [`MEASURES_ONLY`](Self::MEASURES_ONLY) is set only where there is no memory at all.
-/// 3. **A call writes the range that it names, and no other byte.** It reads nothing but its source.
+/// 3. **A call writes the range that it names, and no other byte.** It reads nothing but its source. A fill
+///    repeats its [`Pattern`] from the range's start to its end.
 /// 4. **No way back into an arena.** No method, and no `drop` of its types, uses an arena, a scope or a
 ///    buffer that lies on this device: it makes no request, opens and closes nothing, and drops no
 ///    buffer. The arena calls the device in the middle of its own changes.
@@ -102,6 +117,20 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
 
     /// Its name, for messages.
     fn name(&self) -> String;
+
+    /// How much memory the device has, and how much of it is free now.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceErrorKind::Refused`] where the device does not know, as here; or the device's refusal.
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        Err(DeviceError {
+            device: self.name(),
+            call: "memory",
+            reason: "it does not know how much memory it has: name a capacity in bytes".to_owned(),
+            kind: DeviceErrorKind::Refused,
+        })
+    }
 
     /// The alignment of each region's base address.
     fn base_alignment(&self) -> Alignment;
@@ -155,7 +184,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// The range lies in memory that this device obtained, and no live buffer lies in it.
     unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError>;
 
-    /// Sets each byte of a range to `value`.
+    /// Repeats `pattern` over a range, from its start on.
     ///
     /// # Errors
     ///
@@ -163,9 +192,9 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The range lies in memory that this device obtained, and nobody else reads or writes it until
-    /// the stream has passed this call.
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError>;
+    /// The range lies in memory that this device obtained, its address and `bytes` are multiples of the
+    /// pattern's bytes, and nobody else reads or writes it until the stream has passed this call.
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError>;
 
     /// Copies from the host to `to_address`. `from` may be changed as soon as the call returns.
     ///
@@ -175,7 +204,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`fill`](Self::fill), for the range of `from.len()` bytes.
+    /// As for [`fill`](Self::fill) with a pattern of one byte, for the range of `from.len()` bytes.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError>;
 
     /// Copies to the host, after the work queued on the stream, and returns when it is done. A
@@ -199,7 +228,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`fill`](Self::fill) for the destination, and as for [`copy_out`](Self::copy_out) for
+    /// As for [`fill`](Self::fill) with a pattern of one byte for the destination, and as for [`copy_out`](Self::copy_out) for
     /// the source; the two do not overlap.
     unsafe fn copy_within(
         &self,

@@ -1,6 +1,6 @@
 //! A device without memory.
 
-use super::{Device, Obtained};
+use super::{Device, Obtained, Pattern};
 use crate::bytes::Alignment;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::layout::region_fits;
@@ -110,7 +110,12 @@ unsafe impl Device for Probe {
         Ok(0)
     }
 
-    unsafe fn fill(&self, _address: u64, _bytes: u64, _value: u8) -> Result<(), DeviceError> {
+    unsafe fn fill(
+        &self,
+        _address: u64,
+        _bytes: u64,
+        _pattern: Pattern,
+    ) -> Result<(), DeviceError> {
         Ok(())
     }
 

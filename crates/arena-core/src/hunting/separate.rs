@@ -168,11 +168,11 @@ impl<D: Device> Separate<D> {
         if guard_bytes > 0 {
             let (start, bytes) = (alone.address - guard_bytes, alone.bytes + 2 * guard_bytes);
             // SAFETY: the zones and the buffer lie inside the allocation, which nobody else knows.
-            unsafe { device.fill(start, bytes, GUARD_BYTE) }?;
+            unsafe { device.fill(start, bytes, GUARD_BYTE.into()) }?;
         }
         // SAFETY: the buffer lies inside an allocation of its own, in a free place of the shadow, or in
         // the region where no other buffer is and nothing is kept: below the cursor, at its own offset.
-        unsafe { device.fill(alone.address, alone.bytes, contents) }?;
+        unsafe { device.fill(alone.address, alone.bytes, contents.into()) }?;
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl<D: Device> Separate<D> {
             .filter(|alone| (span.start_bytes..span.end_bytes).contains(&alone.offset_bytes));
         for alone in inside {
             // SAFETY: the buffer's own bytes, which the caller says nobody uses.
-            unsafe { self.region.device().fill(alone.address, alone.bytes, value) }?;
+            unsafe { self.region.device().fill(alone.address, alone.bytes, value.into()) }?;
         }
         Ok(())
     }

@@ -329,7 +329,7 @@ impl<D: Device> Steps<D> {
     pub(super) unsafe fn fill_kept(&self, span: Span, value: u8) -> Result<(), Error> {
         let (address, bytes) = (self.address_of(span), span.len_bytes());
         // SAFETY: the range lies in the region, and is nobody's by the caller's promise.
-        Ok(unsafe { self.region.device().fill(address, bytes, value) }?)
+        Ok(unsafe { self.region.device().fill(address, bytes, value.into()) }?)
     }
 
     /// Between root scopes: makes the arena's stream wait for every declared stream.

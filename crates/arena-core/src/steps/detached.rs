@@ -206,7 +206,8 @@ mod tests {
     #[test]
     fn a_buffer_of_another_arena_is_neither_taken_nor_used() {
         let (mine, theirs) = (steps(), steps());
-        (open(&mine), open(&theirs));
+        open(&mine);
+        open(&theirs);
         let buffer = made(&theirs, 1);
         let refused = [
             mine.view_of(&buffer, 1).map(drop).unwrap_err(),

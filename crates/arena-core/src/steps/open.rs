@@ -1,6 +1,7 @@
 //! Opening a scope: a frame at the cursor, and for a root scope the way in which its requests are served.
 
 use super::{FrameId, Mode, Steps};
+use crate::bytes::Alignment;
 use crate::device::Device;
 use crate::error::Error;
 use crate::event_log::{Event, EventLog};
@@ -119,6 +120,39 @@ impl<D: Device> Steps<D> {
         }
         self.begin_range(label);
         Ok(id)
+    }
+
+    /// Refuses a scope that is about to open, if the bytes that it needs do not fit below what is kept. They
+    /// are counted from the cursor on; in a step that follows a plan from the plan's start on, whose bytes
+    /// were taken when the root scope opened. `depth` will be the scope's: 1 is a root scope, before which
+    /// nothing is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted); or an error that a close left behind.
+    #[cold]
+    #[inline(never)]
+    pub fn check_needs(
+        &self,
+        depth: u32,
+        label: &'static str,
+        needs_bytes: u64,
+    ) -> Result<(), Error> {
+        self.ready()?; // Paying what is owed may free kept bytes.
+        let plan_start = |planned| self.span_of(planned).start_bytes;
+        let start_bytes = self.plans.followed().map_or(self.zones.cursor_bytes(), plan_start);
+        let room_bytes = self.zones.floor_bytes() - start_bytes;
+        if needs_bytes <= room_bytes {
+            if let Some(demand) = &self.demand {
+                demand.borrow_mut().note_cursor(start_bytes + needs_bytes);
+            }
+            return Ok(());
+        }
+        let mut exhausted = self.zones.exhausted(needs_bytes, Alignment::ONE);
+        exhausted.missing_bytes = needs_bytes - room_bytes;
+        let counts = depth > 1 && self.signs.get();
+        exhausted.scope = Some(self.scope_facts(label, depth, counts));
+        Err(self.off_plan(exhausted.into()))
     }
 
     #[inline]

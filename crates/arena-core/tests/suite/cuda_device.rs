@@ -3,6 +3,7 @@
 use arena_core::cudarc::driver::{CudaContext, result, sys};
 use arena_core::{
     Alignment, ByteSize, Capacity, Cuda, Device, DeviceErrorKind, Error, ErrorKind, RawArena,
+    Shortage,
 };
 use cuda_standin::Standin;
 use rstest::rstest;
@@ -71,8 +72,8 @@ fn a_refused_region_tells_asked_free_total_and_what_to_do() {
     let memory = device.memory().unwrap();
     assert_eq!((memory.free_bytes, memory.total_bytes), (850, 1000));
     assert_eq!(Capacity::fraction_of_free(0.9).of(&memory).unwrap().bytes(), 765);
-    let expected =
-        DeviceErrorKind::OutOfMemory { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 };
+    let shortage = Shortage { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 };
+    let expected = DeviceErrorKind::OutOfMemory(Some(shortage));
     let asked = Capacity::fraction_of_total(0.9).of(&memory).unwrap_err();
     assert_eq!(kind(&asked), expected);
     let refused = RawArena::new(device, ByteSize::bytes_exact(900)).unwrap_err();
@@ -91,10 +92,9 @@ fn headroom_leaves_room_for_a_library() {
     let standin = Standin::load().unwrap();
     standin.set_memory(1000 << 20, 1000 << 20);
     let device = Cuda::new(0).unwrap();
-    let memory = device.memory().unwrap();
     let everything = Capacity::fraction_of_free(1.0);
-    assert!(everything.of(&memory).unwrap_err().to_string().contains("headroom"));
-    let capacity = everything.headroom(ByteSize::mib(100)).of(&memory).unwrap();
+    assert!(everything.on(&device).unwrap_err().to_string().contains("headroom"));
+    let capacity = everything.headroom(ByteSize::mib(100)).on(&device).unwrap();
     assert_eq!(capacity, ByteSize::mib(900));
     let context = device.context().clone();
     let arena = RawArena::new(device, capacity).unwrap();

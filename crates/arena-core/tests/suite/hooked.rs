@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use arena_core::device::{Captures, Device, HostVisible, Obtained};
-use arena_core::{Alignment, DeviceError, DeviceErrorKind};
+use arena_core::device::{Captures, Device, HostVisible, Obtained, Pattern};
+use arena_core::{Alignment, DeviceError, DeviceErrorKind, DeviceMemory};
 
 type Hook = Box<dyn FnMut(&'static str) -> Result<(), DeviceError>>;
 
@@ -97,6 +97,10 @@ unsafe impl<D: Device> Device for Hooked<D> {
         "hooked".to_owned()
     }
 
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        self.inner.memory()
+    }
+
     fn base_alignment(&self) -> Alignment {
         self.base_alignment.unwrap_or_else(|| self.inner.base_alignment())
     }
@@ -130,10 +134,10 @@ unsafe impl<D: Device> Device for Hooked<D> {
         unsafe { self.inner.give_back(address, bytes) }
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
         before("fill")?;
         // SAFETY: as above.
-        unsafe { self.inner.fill(address, bytes, value) }
+        unsafe { self.inner.fill(address, bytes, pattern) }
     }
 
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {

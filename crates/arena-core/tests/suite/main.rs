@@ -3,6 +3,7 @@
 mod conformance;
 mod device_conformance;
 mod devices;
+mod fills;
 mod hooked;
 mod hostile;
 mod steps;

@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use arena_plan::{Options, PlannedStep};
+use arena_scope::plan::SlotTable;
 use arena_scope::{
-    Alignment, Arena, ByteSize, Error, ErrorKind, Host, Reset, Scope, ScopeOptions, SlotTable,
-    StepKey, Transient,
+    Alignment, Arena, ByteSize, Error, ErrorKind, Host, Reset, Scope, ScopeOptions, StepKey,
+    Transient,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};

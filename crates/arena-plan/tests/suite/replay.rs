@@ -3,9 +3,10 @@
 use std::error::Error;
 
 use arena_plan::{AutoPlan, Options, PlannedStep, lower_bound, trace_of};
+use arena_scope::plan::{DeviationKind, PlannedSlot, SlotTable};
+use arena_scope::record::EventLog;
 use arena_scope::{
-    Alignment, Arena, ByteSize, DeviationKind, EventLog, Host, PlannedSlot, Probe, Reset, Scope,
-    ScopeOptions, SlotTable, StepKey, Transient,
+    Alignment, Arena, ByteSize, Host, Probe, Reset, Scope, ScopeOptions, StepKey, Transient,
 };
 use rstest::rstest;
 

@@ -1,7 +1,8 @@
 //! B012, B013, B024, B070: nothing that was made from a scope's buffer leaves its closure.
 
 use arena_scope::bumpalo::boxed::Box as BumpBox;
-use arena_scope::{Alignment, Arena, Host, RowLayout, Transient, View};
+use arena_scope::layout::RowLayout;
+use arena_scope::{Alignment, Arena, Host, Transient, View};
 
 fn returned(arena: &mut Arena<Host>) {
     let _ = arena.scope(|step| step.alloc::<f32>(4));

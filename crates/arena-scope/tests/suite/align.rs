@@ -1,6 +1,7 @@
 //! Alignment and address arithmetic.
 
-use arena_scope::{Alignment, Device, ErrorKind, RowLayout};
+use arena_scope::layout::RowLayout;
+use arena_scope::{Alignment, Device, ErrorKind};
 use rstest::rstest;
 
 use crate::common::{KIB, Outcome, arena, at, host};
@@ -8,6 +9,7 @@ use crate::common::{KIB, Outcome, arena, at, host};
 on_every_device!(
     buffers_start_at_256_bytes_and_never_overlap,
     only_the_start_is_rounded_never_the_size,
+    an_operand_is_aligned_as_asked_or_says_where_it_starts,
 );
 
 // B001
@@ -165,6 +167,51 @@ fn a_contiguous_view_is_not_an_aligned_view() -> Outcome {
         assert!(step.alloc::<u16>(1).is_ok());
         Ok(())
     })
+}
+
+// B004
+fn an_operand_is_aligned_as_asked_or_says_where_it_starts<D: Device>(device: D) -> Outcome {
+    let mut arena = arena(device, 8 * KIB)?;
+    arena.scope(|step| {
+        let mut buffer = step.alloc::<f32>(64)?;
+        for (first, aligned_to) in [(0, 256), (1, 4), (2, 8), (4, 16), (60, 16)] {
+            for bytes in [1, 4, 8, 16, 256] {
+                let view = buffer.view().range(first..)?;
+                let (address, len) = (view.address(), view.len());
+                let shared = view.aligned(bytes).map(|view| (view.address(), view.len()));
+                let view = buffer.view_mut().range(first..)?;
+                let exclusive = view.aligned(bytes).map(|view| (view.address(), view.len()));
+                for found in [shared, exclusive] {
+                    if bytes <= aligned_to {
+                        assert_eq!(found?, (address, len), "the same view");
+                        continue;
+                    }
+                    let error = found.unwrap_err();
+                    let ErrorKind::Misaligned { address: at, alignment } = error.kind() else {
+                        panic!("{error}")
+                    };
+                    assert_eq!((*at, alignment.bytes()), (address, bytes));
+                    let behind = format!("(remainder {})", address % bytes);
+                    assert!(error.to_string().ends_with(&behind), "{error}");
+                }
+            }
+        }
+        for no_alignment in [0, 3, 24, 1 << 62] {
+            let error = buffer.view().aligned(no_alignment).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::BadAlignment(_)), "{error}");
+        }
+        Ok(())
+    })
+}
+
+#[rstest]
+#[case(Alignment::VECTOR_LOAD, 16)]
+#[case(Alignment::CUBLAS_OPERAND, 16)]
+#[case(Alignment::CUBLAS_WORKSPACE, 256)]
+#[case(Alignment::TENSOR_MAP, 16)]
+#[case(Alignment::TEXTURE, 512)]
+fn named_alignments_are_what_their_sources_say(#[case] alignment: Alignment, #[case] bytes: u64) {
+    assert_eq!(Alignment::new(bytes), Ok(alignment));
 }
 
 // B007

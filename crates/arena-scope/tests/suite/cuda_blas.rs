@@ -6,9 +6,8 @@ use crate::cuda::side_stream;
 use arena_scope::cuda::Blas;
 use arena_scope::cudarc::cublas::sys::{cublasOperation_t, cublasSgemm_v2, cublasStatus_t};
 use arena_scope::cudarc::driver::CudaStream;
-use arena_scope::{
-    Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent, View, ViewMut,
-};
+use arena_scope::errors::DeviceErrorKind;
+use arena_scope::{Arena, ByteSize, Cuda, Device, Error, ErrorKind, Persistent, View, ViewMut};
 use cuda_standin::Standin;
 
 const WORKSPACE: usize = 4 << 20;

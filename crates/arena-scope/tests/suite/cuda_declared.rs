@@ -2,7 +2,8 @@
 
 use crate::cuda::arena_of;
 use arena_scope::cuda::Blas;
-use arena_scope::{Alignment, Arena, ByteSize, Cuda, Error, PlannedSlot, SlotTable, StepKey};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::{Alignment, Arena, ByteSize, Cuda, Error, StepKey};
 use cuda_standin::Standin;
 use rstest::rstest;
 

@@ -5,9 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::cuda::{CAPACITY, arena, arena_with, side_stream};
 use arena_scope::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg, sys};
 use arena_scope::cudarc::nvrtc::Ptx;
+use arena_scope::errors::DeviceErrorKind;
+use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, ByteSize, Cuda, Device, DeviceErrorKind, Error, ErrorKind, Persistent,
-    Placement, PlannedSlot, Reset, Scope, ScopeOptions, SlotTable, StepGraph, StepKey,
+    Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Persistent, Placement, Reset,
+    Scope, ScopeOptions, StepGraph, StepKey,
 };
 use cuda_standin::Standin;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::cuda::{Seen, arena, settle, side_stream};
 use arena_scope::cudarc::driver::CudaStream;
-use arena_scope::{Alignment, Arena, Cuda, PlannedSlot, SlotTable, StepKey};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::{Alignment, Arena, Cuda, StepKey};
 use cuda_standin::Standin;
 use rstest::rstest;
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::cuda::{Seen, arena, arena_with, settle, side_stream};
 use arena_scope::cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg, sys};
 use arena_scope::cudarc::nvrtc::Ptx;
+use arena_scope::errors::Exhausted;
 use arena_scope::{
-    Arena, ByteSize, Cuda, Device, Error, Exhausted, Persistent, Reset, Scope, ScopeOptions, View,
-    ViewMut,
+    Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Persistent, Reset, Scope,
+    ScopeOptions, View, ViewMut,
 };
 use cuda_standin::{Mode, Standin};
 
@@ -42,6 +43,47 @@ impl Scale {
         // SAFETY: both buffers have four elements for each thread.
         unsafe { launch.launch(config) }.map_err(|error| error.0).unwrap();
     }
+}
+
+/// The launch as it should be: it asks its operands for what the kernel's vector loads need.
+fn launch_aligned(
+    scale: &Scale,
+    from: View<'_, f32, Cuda>,
+    to: ViewMut<'_, f32, Cuda>,
+) -> Result<(), Error> {
+    let vector = Alignment::VECTOR_LOAD.bytes();
+    scale.launch(from.aligned(vector)?, to.aligned(vector)?, 2.0);
+    Ok(())
+}
+
+// B004
+#[test]
+fn a_vector_load_of_a_shifted_view_ends_the_context_and_an_aligned_operand_is_refused_before() {
+    let standin = Standin::load().unwrap();
+    let mut arena = arena();
+    let scale = Scale::of(&arena);
+    arena
+        .scope(|step| {
+            let x = step.upload(&[2.5_f32; 65])?;
+            let mut y = step.alloc_zeroed::<f32>(65)?;
+            standin.clear_calls();
+            for (from, to) in [(1, 0), (0, 1), (2, 0)] {
+                let from = x.view().range(from..from + 64)?;
+                let to = y.view_mut().range(to..to + 64)?;
+                let refused = launch_aligned(&scale, from, to).unwrap_err();
+                assert!(matches!(refused.kind(), ErrorKind::Misaligned { .. }), "{refused}");
+            }
+            assert_eq!(standin.calls("cuLaunchKernel"), 0);
+            launch_aligned(&scale, x.view().range(..64)?, y.view_mut().range(..64)?)?;
+            assert_eq!(step.read(y.view().range(..64)?)?, [5.0; 64], "the device is whole");
+
+            // Without asking.
+            scale.launch(x.view().range(1..)?, y.view_mut().range(..64)?, 2.0);
+            let lost = step.read(y.view()).unwrap_err();
+            assert!(lost.is_final() && lost.to_string().contains("MISALIGNED"), "{lost}");
+            arena_scope::Ok(())
+        })
+        .unwrap_err();
 }
 
 // B051

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::cuda::{Seen, arena, arena_with, side_stream};
 use arena_scope::cuda::InputSlots;
 use arena_scope::cudarc::driver::{CudaStream, sys};
-use arena_scope::{DeviceErrorKind, Error, ErrorKind, Reset, ScopeOptions};
+use arena_scope::errors::DeviceErrorKind;
+use arena_scope::{Error, ErrorKind, Reset, ScopeOptions};
 use cuda_standin::{Mode, Standin};
 
 fn is_in_use<T: std::fmt::Debug>(outcome: Result<T, Error>) -> bool {

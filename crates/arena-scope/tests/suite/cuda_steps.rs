@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::cuda::{arena, arena_with, side_stream};
 use arena_scope::cudarc::driver::CudaStream;
-use arena_scope::{Arena, Cuda, DeviceErrorKind, Error, ErrorKind, Persistent, Reset};
+use arena_scope::errors::DeviceErrorKind;
+use arena_scope::{Arena, Cuda, Error, ErrorKind, Persistent, Reset};
 use cuda_standin::{Leaks, Standin};
 use rstest::rstest;
 

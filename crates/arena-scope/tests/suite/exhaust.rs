@@ -1,9 +1,8 @@
 //! Exhaustion: exact, immediate, explained, and without a trace.
 
 use arena_scope::device::{Call, Counting};
-use arena_scope::{
-    Alignment, Arena, Device, Error, Exhausted, Host, Persistent, Reset, ScopeOptions,
-};
+use arena_scope::errors::Exhausted;
+use arena_scope::{Alignment, Arena, Device, Error, Host, Persistent, Reset, ScopeOptions};
 use rstest::rstest;
 
 use crate::common::{KIB, MIB, Outcome, arena, at, builder, failing, host};

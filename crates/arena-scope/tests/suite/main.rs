@@ -5,13 +5,18 @@
 mod common;
 mod heap;
 
+#[cfg(feature = "half")]
+mod half_floats;
+
 mod align;
+mod capacities;
 mod compile_fail;
 mod deferred;
 mod exhaust;
 mod grow;
 mod hostile;
 mod model;
+mod needs;
 mod no_heap;
 mod page_faults;
 mod placements;
@@ -39,6 +44,8 @@ mod cuda;
 mod cuda_blas;
 #[cfg(feature = "_cuda")]
 mod cuda_declared;
+#[cfg(feature = "_cuda")]
+mod cuda_driver_errors;
 #[cfg(feature = "_cuda")]
 mod cuda_fences;
 #[cfg(feature = "_cuda")]

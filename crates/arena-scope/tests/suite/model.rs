@@ -1,6 +1,7 @@
 //! The arena as intervals and a copy of its bytes: slow, and too simple to be wrong.
 
-use arena_scope::{Alignment, Arena, Device, Exhausted, Reset, Stats};
+use arena_scope::errors::Exhausted;
+use arena_scope::{Alignment, Arena, Device, Reset, Stats};
 
 /// A range of bytes from the region's base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use crate::heap;
 
 use arena_scope::bumpalo::boxed::Box as BumpBox;
 use arena_scope::device::{Call, Counting};
+use arena_scope::steady::NotSteady;
 use arena_scope::{
-    Arena, ByteSize, Device, Error, Host, NotSteady, Probe, Reset, Scope, ScopeOptions, StepKey,
-    Transient, View,
+    Arena, ByteSize, Device, Error, Host, Probe, Reset, Scope, ScopeOptions, StepKey, Transient,
+    View,
 };
 use rstest::rstest;
 

@@ -4,10 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arena_scope::device::{Call, CallCounts};
+use arena_scope::errors::GuardZone;
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::record::{EventLog, StepSignature};
+use arena_scope::steady::NotSteady;
 use arena_scope::{
-    Alignment, Arena, Device, Error, ErrorKind, EventLog, GuardZone, Host, NotSteady, Placement,
-    PlannedSlot, Probe, Reset, Scope, ScopeOptions, SlotTable, Stats, StepKey, StepSignature,
-    Transient,
+    Alignment, Arena, Device, Error, ErrorKind, Host, Placement, Probe, Reset, Scope, ScopeOptions,
+    Stats, StepKey, Transient,
 };
 use rstest::rstest;
 

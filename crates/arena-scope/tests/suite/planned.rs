@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arena_scope::device::{Call, FailSwitch, Failing};
-use arena_scope::{
-    Alignment, Arena, Device, Error, Event, Host, PlannedSlot, Reset, SlotTable, StepKey,
-};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::record::Event;
+use arena_scope::{Alignment, Arena, Device, Error, Host, Reset, StepKey};
 
 use crate::common::{KIB, Outcome, builder, failing, host};
 

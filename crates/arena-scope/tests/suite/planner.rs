@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use arena_scope::{Alignment, Arena, EventLog, Host, PlannedSlot, Planner, SlotTable, StepKey};
+use arena_scope::plan::{PlannedSlot, Planner, SlotTable};
+use arena_scope::record::EventLog;
+use arena_scope::{Alignment, Arena, Host, StepKey};
 
 use crate::common::{KIB, host};
 

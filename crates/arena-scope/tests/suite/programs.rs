@@ -5,9 +5,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use arena_scope::device::{Call, FailSwitch, Failing};
+use arena_scope::record::StepSignature;
 use arena_scope::{
     Alignment, Arena, ByteSize, Device, Error, ErrorKind, Host, Persistent, Probe, Reset, Scope,
-    ScopeOptions, StepSignature, Transient, View,
+    ScopeOptions, Transient, View,
 };
 use proptest::prelude::*;
 

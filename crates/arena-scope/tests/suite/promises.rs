@@ -4,9 +4,11 @@
 use std::cell::Cell;
 
 use arena_scope::device::{Call, Counting};
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::record::Event;
+use arena_scope::steady::{Divergence, NotSteady};
 use arena_scope::{
-    Alignment, Arena, Device, Divergence, Error, ErrorKind, Event, Host, NotSteady, PlannedSlot,
-    Reset, ScopeOptions, SlotTable, Transient,
+    Alignment, Arena, Device, Error, ErrorKind, Host, Reset, ScopeOptions, Transient,
 };
 use rstest::rstest;
 

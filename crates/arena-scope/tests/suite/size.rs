@@ -1,9 +1,8 @@
 //! Zero sizes, overflow, very large sizes.
 
 use arena_scope::device::{Call, Counting};
-use arena_scope::{
-    Alignment, ByteSize, Device, ErrorKind, Probe, Reset, ScopeOptions, bytes_of, elements_of,
-};
+use arena_scope::layout::{bytes_of, elements_of};
+use arena_scope::{Alignment, ByteSize, Device, ErrorKind, Probe, Reset, ScopeOptions};
 use rstest::rstest;
 
 use crate::common::{KIB, Outcome, arena, at, builder, host};

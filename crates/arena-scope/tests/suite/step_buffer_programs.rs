@@ -3,9 +3,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, Error, ErrorKind, Host, Placement, PlannedSlot, Reset, Scope, ScopeOptions,
-    SlotTable, StepBuffer, StepKey,
+    Alignment, Arena, Error, ErrorKind, Host, Placement, Reset, Scope, ScopeOptions, StepBuffer,
+    StepKey,
 };
 use proptest::prelude::*;
 

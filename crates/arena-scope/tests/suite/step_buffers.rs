@@ -3,9 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use arena_scope::device::{Call, Counting};
+use arena_scope::errors::ScopeId;
+use arena_scope::plan::{PlannedSlot, SlotTable};
+use arena_scope::record::EventLog;
 use arena_scope::{
-    Alignment, Device, Error, ErrorKind, EventLog, Host, Placement, PlannedSlot, Reset, Scope,
-    ScopeId, ScopeOptions, SlotTable, StepBuffer, StepKey,
+    Alignment, Device, Error, ErrorKind, Host, Placement, Reset, Scope, ScopeOptions, StepBuffer,
+    StepKey,
 };
 use rstest::rstest;
 use static_assertions::{assert_impl_all, assert_not_impl_any};

@@ -1,6 +1,7 @@
 //! Workspaces of libraries, which the arena gives.
 
-use arena_scope::{Device, Error, ErrorKind, Exhausted};
+use arena_scope::errors::Exhausted;
+use arena_scope::{Device, Error, ErrorKind};
 
 use crate::common::{MIB, Outcome, arena};
 

@@ -15,10 +15,12 @@ use std::num::NonZeroU16;
 use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arena_scope::{Arena, Persistent, Scope, Stats, StepKey, StepSignature};
+use arena_scope::record::StepSignature;
+use arena_scope::{Arena, Persistent, Scope, Stats, StepKey};
 
 use super::{TRAIN, Trainer};
 use crate::backend::Backend;
+use crate::capacity::StepNeeds;
 use crate::data::{Dataset, gather_batch};
 use crate::error::TrainError;
 use crate::feed::Feed;
@@ -149,7 +151,8 @@ impl<D: Feed> Ahead<D> {
         self.is_sent = false;
         if !self.replay(arena, model, work) {
             let buffers = &mut self.buffers;
-            arena.scope_with(work.key(), |scope| queue(scope, model, buffers, work))?;
+            let options = work.needs.options(work.key());
+            arena.scope_with(options, |scope| queue(scope, model, buffers, work))?;
             let signature = arena.signature();
             self.repeats = work.is_whole && self.signature == signature;
             if work.is_whole {
@@ -246,6 +249,7 @@ pub(super) struct Seen {
 #[derive(Debug, Clone, Copy)]
 struct Work<'c> {
     optimizer: &'c Optimizer,
+    needs: &'c StepNeeds,
     images: usize,
     is_whole: bool,
     steps_in_all: u64,
@@ -287,7 +291,9 @@ impl<B: Backend> Trainer<B> {
         seen: &mut Seen,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
     ) -> Result<(), TrainError> {
-        let Self { config, arena, model, ahead: Some(ahead), step } = self else { return Ok(()) };
+        let Self { config, arena, model, ahead: Some(ahead), needs, step } = self else {
+            return Ok(());
+        };
         let steps_in_all = config.epochs * config.steps_per_epoch(data.len());
         let mut batches: Peekable<_> = batches.peekable();
         let mut queue_all = || -> Result<(), TrainError> {
@@ -295,7 +301,8 @@ impl<B: Backend> Trainer<B> {
                 let library_before = heap::library_allocations();
                 let images = indices.len();
                 let is_whole = images == config.batch;
-                let work = Work { optimizer: &config.optimizer, images, is_whole, steps_in_all };
+                let optimizer = &config.optimizer;
+                let work = Work { optimizer, needs, images, is_whole, steps_in_all };
                 ahead.send(data, indices)?;
                 ahead.step(arena, model, work)?;
                 *step += 1;

@@ -10,7 +10,7 @@ use crate::cuda_common::{assert_near, backend, bits};
 use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
-use arena_train::capacity::{self, Placement};
+use arena_train::capacity::{self, Placement, StepNeeds};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
@@ -150,6 +150,36 @@ fn the_loop_trains_and_evaluates_as_on_the_host(
     assert_eq!(hits, expected_hits);
     assert_eq!(standin.calls("cuMemAlloc_v2"), 1, "the region");
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
+/// Steps of 4 images in an arena for steps of 2.
+#[rstest]
+fn a_step_without_room_is_refused_before_its_first_kernel(
+    #[values(Per::Minibatch, Per::Epoch)] per: Per,
+) {
+    let standin = Standin::load().unwrap();
+    let device = Cuda::new(0).unwrap();
+    let backend = backend(&device);
+    let needed = |config: &RunConfig| {
+        capacity::demand(&device, &backend, config, &DATA, Placement::Bump, None).unwrap()
+    };
+    let config = RunConfig { steps: Some(2), ..config(per, Reset::Keep) };
+    let steps = needed(&config).steps;
+    let smaller = RunConfig { batch: 2, ..config.clone() };
+    let capacity = ByteSize::bytes_exact(needed(&smaller).capacity_bytes);
+
+    let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
+    let mut launches = |needs: Option<StepNeeds>| {
+        if let Some(needs) = needs {
+            trainer.set_needs(needs);
+        }
+        standin.clear_calls();
+        let error = trainer.train(&DATA.train, &AtomicBool::new(false), |_| ()).unwrap_err();
+        assert!(matches!(&error, TrainError::Arena(full) if full.is_exhausted()), "{error}");
+        standin.calls("cuLaunchKernel")
+    };
+    assert!(launches(None) > 0, "a need that nobody knows is not refused");
+    assert_eq!(launches(Some(steps)), 0);
 }
 
 /// A backend for one arena does not touch the buffers of another stream's.

@@ -73,6 +73,7 @@ fn trainer_with(config: RunConfig, placement: Placement) -> Trainer<HostBackend>
     if placement == Placement::Planned {
         trainer.install(&demand.plans).unwrap();
     }
+    trainer.set_needs(demand.steps);
     trainer
 }
 
@@ -125,6 +126,28 @@ fn one_byte_less_than_the_probe_says_does_not_serve() {
         let exhausted = error.as_exhausted().expect("it does not fit");
         assert_eq!(exhausted.missing_bytes, 1);
         assert_eq!(exhausted.scope.as_ref().unwrap().name, "train");
+    });
+}
+
+#[test]
+fn a_batch_of_128_in_the_arena_of_64_asks_for_nothing_before_it_is_refused() {
+    in_pool(|| {
+        let config = RunConfig { steps: Some(1), ..config(128) };
+        let capacity = needed(&RunConfig { batch: 64, ..config.clone() }).capacity_bytes;
+        let capacity = ByteSize::bytes_exact(capacity);
+        let steps = needed(&config).steps;
+        let backend = HostBackend::new(THREADS);
+        let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
+        trainer.set_needs(steps);
+        let mark_bytes = trainer.arena().stats().mark_bytes;
+        let stop = AtomicBool::new(false);
+        let error = trainer.train(&DATA.train, &stop, |_| ()).unwrap_err();
+        let TrainError::Arena(error) = error else { panic!("{error}") };
+        let exhausted = error.as_exhausted().expect("it does not fit");
+        assert_eq!(exhausted.scope.as_ref().unwrap().name, "train");
+        assert_eq!(trainer.arena().stats().peak_bytes, mark_bytes, "no request was served");
+        assert_eq!(trainer.arena().resets(), 0, "no scope was opened");
+        trainer.evaluate(&DATA.test).unwrap(); // It keeps nothing for a backward pass, and fits.
     });
 }
 

@@ -3,8 +3,7 @@
 use std::convert::Infallible;
 
 use crate::bytes::Alignment;
-use crate::capacity::DeviceMemory;
-use crate::device::{Captures, Device, Obtained};
+use crate::device::{Captures, Device, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 
 /// A device of which there is no value, because the program was built without a feature such as `cuda`.
@@ -36,15 +35,6 @@ impl Cuda {
     ///
     /// There is no such device.
     pub fn with_ranges(self) -> Result<Self, Error> {
-        match self.0 {}
-    }
-
-    /// Cannot be called: there is no value of this type.
-    ///
-    /// # Errors
-    ///
-    /// There is no such device.
-    pub fn memory(&self) -> Result<DeviceMemory, Error> {
         match self.0 {}
     }
 }
@@ -88,7 +78,12 @@ unsafe impl Device for Cuda {
         match self.0 {}
     }
 
-    unsafe fn fill(&self, _address: u64, _bytes: u64, _value: u8) -> Result<(), DeviceError> {
+    unsafe fn fill(
+        &self,
+        _address: u64,
+        _bytes: u64,
+        _pattern: Pattern,
+    ) -> Result<(), DeviceError> {
         match self.0 {}
     }
 

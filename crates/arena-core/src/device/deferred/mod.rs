@@ -23,7 +23,7 @@ mod work;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Captures, Device, Obtained};
+use super::{Captures, Device, Obtained, Pattern};
 use crate::bytes::Alignment;
 use crate::error::{DeviceError, DeviceErrorKind};
 use work::{Landing, Recording, SPACING_BYTES, StreamId, Ticket, Work, World};
@@ -89,8 +89,9 @@ impl Stream {
     }
 
     /// Queues a fill.
-    pub fn fill(&self, address: u64, bytes: u64, value: u8) {
-        self.world().push(self.id, Work::Fill { at: address, bytes, value });
+    pub fn fill(&self, address: u64, bytes: u64, pattern: impl Into<Pattern>) {
+        let pattern = pattern.into();
+        self.world().push(self.id, Work::Fill { at: address, bytes, pattern });
     }
 
     /// Queues a copy on the device.
@@ -193,8 +194,8 @@ unsafe impl Device for Deferred {
         Ok(0)
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        self.stream.fill(address, bytes, value);
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
+        self.stream.fill(address, bytes, pattern);
         Ok(())
     }
 

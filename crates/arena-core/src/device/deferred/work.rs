@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::device::Pattern;
 use crate::random::SplitMix64;
 
 /// One stream, by its number.
@@ -21,7 +22,7 @@ pub(super) type Landing = Arc<Mutex<Option<Vec<u8>>>>;
 /// A piece of work. It owns what it uses of the host, so it can run at any time.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
-    Fill { at: u64, bytes: u64, value: u8 },
+    Fill { at: u64, bytes: u64, pattern: Pattern },
     Write { at: u64, contents: Arc<[u8]> },
     Copy { to: u64, from: u64, bytes: u64 },
     Read { from: u64, bytes: u64, into: Landing },
@@ -197,7 +198,7 @@ impl World {
     /// `None` where a range lies in no memory: nothing is done then.
     fn do_work(&mut self, work: &Work) -> Option<()> {
         match work {
-            Work::Fill { at, bytes, value } => self.range(*at, *bytes)?.fill(*value),
+            Work::Fill { at, bytes, pattern } => pattern.repeat(self.range(*at, *bytes)?),
             Work::Write { at, contents } => {
                 self.range(*at, contents.len() as u64)?.copy_from_slice(contents);
             }

@@ -2,7 +2,7 @@
 //! of the contract: `# Safety` of `Device` and of `Captures`.
 
 use arena_core::DeviceErrorKind;
-use arena_core::device::{Captures, Device, Obtained};
+use arena_core::device::{Captures, Device, Obtained, Pattern};
 
 const BYTES: u64 = 4096;
 
@@ -33,9 +33,10 @@ fn read<D: Device>(device: &D, from: u64, bytes: u64) -> Vec<u8> {
     host
 }
 
-fn fill<D: Device>(device: &D, at: u64, bytes: u64, value: u8) {
-    // SAFETY: the range lies in memory of the caller, which nobody else uses.
-    unsafe { device.fill(at, bytes, value) }.unwrap();
+fn fill<D: Device>(device: &D, at: u64, bytes: u64, value: impl Into<Pattern>) {
+    // SAFETY: the range lies in memory of the caller, which nobody else uses; the callers' numbers are
+    // multiples of the pattern's bytes.
+    unsafe { device.fill(at, bytes, value.into()) }.unwrap();
 }
 
 /// Obtains memory for the test, and releases it afterwards.
@@ -102,6 +103,11 @@ fn a_call_writes_its_range_and_no_other_byte<D: Device>(device: &D) {
         // SAFETY: as above; 5 bytes from 3 on and from 41 on do not overlap.
         unsafe { device.copy_within(base + 41, base + 3, 5) }.unwrap();
         expected[41..46].fill(2);
+        assert_eq!(read(device, base, 64), kept::<D>(&expected));
+        fill(device, base + 6, 6, Pattern::Bits16(0x0102));
+        expected[6..12].copy_from_slice(&[0x0102_u16.to_ne_bytes(); 3].concat());
+        fill(device, base + 52, 8, Pattern::Bits32(0x0304_0506));
+        expected[52..60].copy_from_slice(&[0x0304_0506_u32.to_ne_bytes(); 2].concat());
         assert_eq!(read(device, base, 64), kept::<D>(&expected));
         // SAFETY: nothing lives in the second half.
         let given_back = unsafe { device.give_back(base + BYTES / 2, BYTES / 2) }.unwrap();
@@ -189,7 +195,7 @@ pub(crate) fn captures_conform<D: Captures>(device: &D) {
         device.begin_capture().unwrap();
         // SAFETY: ranges of the memory, which nobody else uses; they do not overlap.
         unsafe { device.copy_within(base + 32, base, 32) }.unwrap();
-        fill(device, base, 32, 7);
+        fill(device, base, 32, Pattern::Bits32(0x0707_0707));
         needs_the_host_and_is_refused(device, base);
         let graph = device.end_capture().unwrap();
         assert_eq!(read(device, base, 64), [0; 64], "1: nothing runs before a launch");

@@ -3,9 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arena_scope::device::Deferred;
+use arena_scope::errors::DeviceErrorKind;
+use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, Device, DeviceErrorKind, Error, ErrorKind, Persistent, PlannedSlot, Reset,
-    Scope, ScopeOptions, SlotTable, StepGraph, StepKey,
+    Alignment, Arena, Device, Error, ErrorKind, Persistent, Reset, Scope, ScopeOptions, StepGraph,
+    StepKey,
 };
 
 use super::{SEEDS, arena, side_stream};

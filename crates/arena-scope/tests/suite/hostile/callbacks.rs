@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 
-use arena_scope::{Device, Error, EventLog, Planner, Reset, SlotTable, StepKey};
+use arena_scope::plan::{Planner, SlotTable};
+use arena_scope::record::EventLog;
+use arena_scope::{Device, Error, Reset, StepKey};
 use rstest::rstest;
 
 use super::hooked::{no_hook, panic_in};

@@ -13,9 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arena_scope::device::deferred::Stream;
 use arena_scope::device::{Call, CallCounts, Counting, Deferred};
+use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, ByteSize, Device, Error, Persistent, Placement, PlannedSlot, Reset,
-    SlotTable, StepKey,
+    Alignment, Arena, ByteSize, Device, Error, Persistent, Placement, Reset, StepKey,
 };
 use hooked::{Hooked, no_hook};
 

@@ -1,6 +1,6 @@
 //! What can go wrong between the program and a CUDA device.
 
-use arena_scope::{DeviceError, DeviceErrorKind};
+use arena_scope::errors::{DeviceError, DeviceErrorKind};
 use cudarc::driver::DriverError;
 use thiserror::Error;
 

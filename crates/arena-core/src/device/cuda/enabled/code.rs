@@ -3,9 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-use crate::error::{DeviceError, DeviceErrorKind};
+use crate::error::{DeviceError, DeviceErrorKind, ErrorKind};
 
 /// A call that was refused, before anybody knows for which device.
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +32,6 @@ fn is_final(code: CUresult) -> bool {
 }
 
 impl Failure {
-    pub(crate) fn is_out_of_memory(self) -> bool {
-        matches!(self, Self::Driver { code: CUresult::CUDA_ERROR_OUT_OF_MEMORY, .. })
-    }
-
     /// Whether a wait that failed like this has nothing to wait for any more: the device is lost to this
     /// process, or its context is gone (not initialised, an invalid context or handle), and the work with it.
     pub(super) fn runs_nothing_more(self) -> bool {
@@ -56,11 +53,20 @@ impl Failure {
                 let (reason, kind) = if is_final(code) {
                     let hint = "the device is lost to this process, and its contents with it";
                     (format!("{name}; {hint}"), DeviceErrorKind::Final)
+                } else if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                    (name, DeviceErrorKind::OutOfMemory(None))
                 } else {
                     (name, DeviceErrorKind::Refused)
                 };
                 DeviceError { device, call, reason, kind }
             }
         }
+    }
+}
+
+/// So that `?` works on a call of cudarc in a scope. cudarc's error tells neither the call nor the device.
+impl From<DriverError> for ErrorKind {
+    fn from(error: DriverError) -> Self {
+        Failure::Driver { call: "a call of cudarc", code: error.0 }.on("cuda").into()
     }
 }

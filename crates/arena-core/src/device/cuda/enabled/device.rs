@@ -13,9 +13,8 @@ use super::event::Event;
 use super::presence;
 use super::ranges::Ranges;
 use crate::bytes::Alignment;
-use crate::capacity::DeviceMemory;
-use crate::device::{Device, Obtained};
-use crate::error::{DeviceError, DeviceErrorKind, Error};
+use crate::device::{Device, DeviceMemory, Obtained, Pattern};
+use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
 
 /// A CUDA device, with the stream that the arena belongs to.
 ///
@@ -153,14 +152,19 @@ impl Cuda {
         streams.iter().find(|known| ptr::eq(known.as_ptr(), stream)).and_then(Weak::upgrade)
     }
 
-    /// The memory of the device: its total size, and what is free now.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal.
-    pub fn memory(&self) -> Result<DeviceMemory, Error> {
-        let (free_bytes, total_bytes) = self.call(memory_info)?;
-        Ok(DeviceMemory { device: self.name.clone(), free_bytes, total_bytes })
+    /// The error of a request for `asked_bytes` that the device has no room for, with what it has free.
+    fn with_figures(&self, error: DeviceError, asked_bytes: u64) -> DeviceError {
+        let Ok((free_bytes, total_bytes)) = self.call(memory_info) else { return error };
+        let shortage = Shortage { asked_bytes, free_bytes, total_bytes };
+        DeviceError {
+            reason: format!(
+                "{}: asked {asked_bytes} bytes, free {free_bytes} of {total_bytes}; the rest is held by \
+                 this program and by other programs: ask for less, or for a fraction of what is free",
+                error.reason
+            ),
+            kind: DeviceErrorKind::OutOfMemory(Some(shortage)),
+            ..error
+        }
     }
 
     /// Runs driver calls with the device current, unless it is lost.
@@ -308,6 +312,11 @@ unsafe impl Device for Cuda {
         self.name.clone()
     }
 
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        let (free_bytes, total_bytes) = self.call(memory_info)?;
+        Ok(DeviceMemory { device: self.name(), free_bytes, total_bytes })
+    }
+
     /// What `cuMemAlloc` promises ("suitably aligned for any kind of variable") is 256 bytes on every
     /// device so far; the texture alignment, which is larger on some, is not promised.
     fn base_alignment(&self) -> Alignment {
@@ -320,30 +329,18 @@ unsafe impl Device for Cuda {
             return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle: () });
         }
         let mut base_address = 0;
-        let mut memory = None;
         let obtained = self.call(|| {
             let _held = self.not_in_capture("cuMemAlloc")?;
             // SAFETY: the address goes into a live variable.
             let code = unsafe { sys::cuMemAlloc_v2(&raw mut base_address, length(bytes)) };
-            done("cuMemAlloc", code).inspect_err(|failure| {
-                if failure.is_out_of_memory() {
-                    memory = memory_info().ok();
-                }
-            })
+            done("cuMemAlloc", code)
         });
-        match (obtained, memory) {
-            (Ok(()), _) => Ok(Obtained { base_address, handle: () }),
-            (Err(error), None) => Err(error),
-            (Err(error), Some((free_bytes, total_bytes))) => Err(DeviceError {
-                reason: format!(
-                    "{}: asked {bytes} bytes, free {free_bytes} of {total_bytes}; the rest is held by \
-                     this program and by other programs: ask for less, or for a fraction of what is \
-                     free",
-                    error.reason
-                ),
-                kind: DeviceErrorKind::OutOfMemory { asked_bytes: bytes, free_bytes, total_bytes },
-                ..error
-            }),
+        match obtained {
+            Ok(()) => Ok(Obtained { base_address, handle: () }),
+            Err(error) if error.kind == DeviceErrorKind::OutOfMemory(None) => {
+                Err(self.with_figures(error, bytes))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -371,13 +368,24 @@ unsafe impl Device for Cuda {
         Ok(0)
     }
 
-    unsafe fn fill(&self, address: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
-        self.call(|| {
-            // SAFETY: the caller gives a range of the region; the stream is alive.
-            let code = unsafe {
-                sys::cuMemsetD8Async(address, value, length(bytes), self.stream.cu_stream())
-            };
-            done("cuMemsetD8Async", code)
+    unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
+        let (count, stream) = (length(bytes / pattern.bytes()), self.stream.cu_stream());
+        self.call(|| match pattern {
+            Pattern::Bits8(value) => {
+                // SAFETY: the caller gives a range of the region; the stream is alive.
+                let code = unsafe { sys::cuMemsetD8Async(address, value, count, stream) };
+                done("cuMemsetD8Async", code)
+            }
+            Pattern::Bits16(value) => {
+                // SAFETY: as above, and the address is aligned for it.
+                let code = unsafe { sys::cuMemsetD16Async(address, value, count, stream) };
+                done("cuMemsetD16Async", code)
+            }
+            Pattern::Bits32(value) => {
+                // SAFETY: as above.
+                let code = unsafe { sys::cuMemsetD32Async(address, value, count, stream) };
+                done("cuMemsetD32Async", code)
+            }
         })
     }
 
