@@ -213,7 +213,7 @@ pub enum ErrorKind {
         /// Bytes of an element of the buffer.
         given: u64,
     },
-    /// A buffer still holds bytes that nobody wrote since they were poisoned.
+    /// A buffer still contains bytes that were not written since they were poisoned.
     #[error("{} was not written: element {index} still holds the poison pattern", Named(buffer))]
     Unwritten {
         /// The name that the caller gave the buffer.
@@ -235,7 +235,7 @@ pub enum ErrorKind {
         /// The arena's device.
         device: String,
     },
-    /// Somebody wrote outside a buffer.
+    /// A write outside a buffer was found.
     #[error(transparent)]
     GuardZone(#[from] GuardZone),
     /// The device refused a call.

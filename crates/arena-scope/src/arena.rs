@@ -37,9 +37,9 @@ pub struct ArenaBuilder<D> {
 }
 
 impl<D: Device> ArenaBuilder<D> {
-    /// The region's size: a [`ByteSize`], which is never rounded, or a [`Capacity`], such as a fraction of the
-    /// device's memory. It must be given: no default would be right. An arena on the device [`Probe`] tells the
-    /// [smallest](Arena::smallest_capacity_bytes) that serves a program.
+    /// The size of the region: a [`ByteSize`], which is never rounded, or a [`Capacity`], such as a fraction of the
+    /// device's memory. It is required, because no default would suit. An arena on the device [`Probe`] reports the
+    /// [smallest capacity](Arena::smallest_capacity_bytes) for a program.
     ///
     /// ```
     /// use arena_scope::{Arena, ByteSize, Capacity, Host};
@@ -90,7 +90,7 @@ impl<D: Device> ArenaBuilder<D> {
     /// let region = arena.base_address()..arena.base_address() + 4096;
     /// arena.scope(|step| {
     ///     let buffer = step.alloc::<f32>(8)?;
-    ///     assert!(!region.contains(&buffer.address())); // an allocation of its own
+    ///     assert!(!region.contains(&buffer.address())); // a separate allocation
     ///     assert_eq!(buffer.offset_bytes(), 0); // the offset stays that of the bump
     ///     arena_scope::Ok(())
     /// })?;
@@ -771,8 +771,8 @@ impl<D: Device> Arena<D> {
 }
 
 impl Arena<Probe> {
-    /// The smallest capacity in bytes that serves the requests made so far, in their order and with
-    /// the padding of the kept part.
+    /// The smallest capacity in bytes for the requests made so far, in their order and with the padding of the
+    /// kept part.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host, Probe};

@@ -46,15 +46,13 @@ impl ScopeOptions {
         self
     }
 
-    /// Opens only if so many bytes are free from the scope's start on: the mark for a root scope, the
-    /// cursor for an inner one. Otherwise opening fails with
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted), before any work of the step is queued; no
-    /// scope is open then, and the mark and every buffer are as before.
+    /// The scope opens only if this many bytes are free above its start: the mark for a root scope, the cursor for
+    /// an inner scope. Otherwise opening fails with [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted), before
+    /// any work of the step is queued. No scope is open then, and nothing has changed.
     ///
-    /// `bytes` is what the scope is known to take, padding included: the high-water of such a scope, on the
-    /// probe or in an earlier step, less its start. It is a check and no reservation, so requests may also
-    /// take more or less. Where the step follows a plan, the plan's bytes count as free: buffers will lie in
-    /// them.
+    /// `bytes` includes padding: it is the high-water of such a scope, on the probe or in an earlier step, minus
+    /// its start. It is a check, not a reservation, so the requests of the scope may take more or less. If the
+    /// step follows a plan, the bytes of the plan count as free.
     ///
     /// ```
     /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
