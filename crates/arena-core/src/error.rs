@@ -319,8 +319,8 @@ pub enum ErrorKind {
 /// the buffer's scope closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a write outside a buffer was found when scope {} closed: request {request} of the step, size \
-     {bytes} bytes, damaged at offset {offset_bytes} from the buffer's start",
+    "a write outside a buffer was found when scope {} closed: request {request} of the step, size in \
+     bytes {bytes}, damaged at offset {offset_bytes} from the buffer's start",
     Named(scope)
 )]
 #[non_exhaustive]
@@ -440,7 +440,7 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "out of arena memory: asked {} bytes at alignment {}, free {} of {} ({}); \
+            "out of arena memory (in bytes): asked {} at alignment {}, free {} of {} ({}); \
              mark {}, used {}, kept {}",
             self.asked_bytes,
             self.alignment,
@@ -459,7 +459,7 @@ impl fmt::Display for Exhausted {
             if let (Some(requests), Some(largest_bytes)) = (scope.requests, scope.largest_bytes) {
                 write!(
                     f,
-                    ", requests since its root scope opened {requests} (largest {largest_bytes} bytes)"
+                    ", requests since its root scope opened {requests} (largest {largest_bytes})"
                 )?;
             }
             write!(f, ", resets before {}", scope.resets)?;
