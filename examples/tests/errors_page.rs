@@ -12,6 +12,7 @@ const TYPES: &[(&str, &str)] = &[
     ("ScopeFacts", "arena-core/src/error.rs"),
     ("PlanFacts", "arena-core/src/error.rs"),
     ("ScopeId", "arena-core/src/error.rs"),
+    ("Shortage", "arena-core/src/error.rs"),
     ("Deviations", "arena-core/src/plan/deviations.rs"),
     ("DeviationSite", "arena-core/src/plan/sites.rs"),
     ("DeviationKind", "arena-core/src/plan/sites.rs"),

@@ -221,6 +221,18 @@ pub enum ErrorKind {
         /// The first element that is unwritten.
         index: u64,
     },
+    /// `check_written` cannot tell whether a buffer was written, because the poison pattern is a value of its type.
+    #[error(
+        "`check_written` cannot tell whether {} was written, because the poison pattern is a value of \
+         `{element}`: use `check_written_by`",
+        Named(buffer)
+    )]
+    CannotTell {
+        /// The name that the caller gave the buffer.
+        buffer: String,
+        /// The type of its elements.
+        element: &'static str,
+    },
     /// A root scope follows a plan now: plans change between root scopes only.
     #[error("a root scope follows a plan: plans can only be changed between root scopes")]
     PlanInUse,

@@ -96,7 +96,7 @@ impl<D: Device> Fences<D> {
     }
 
     /// Makes the arena's stream wait for what is queued on `stream` now.
-    pub(crate) fn join(&self, device: &D, stream: &D::Stream) -> Result<(), Error> {
+    pub(crate) fn wait_for(&self, device: &D, stream: &D::Stream) -> Result<(), Error> {
         if stream == device.stream() {
             return Ok(());
         }
@@ -115,21 +115,25 @@ impl<D: Device> Fences<D> {
     /// is returned all the same; if that fails too the arena is lost. A panic of the device forgets no
     /// declaration.
     #[inline]
-    pub(crate) fn join_all(&self, device: &D, depth: u32) -> Result<(), Error> {
-        if self.busy.load(Ordering::Relaxed) { self.join_declared(device, depth) } else { Ok(()) }
+    pub(crate) fn wait_for_all(&self, device: &D, depth: u32) -> Result<(), Error> {
+        if self.busy.load(Ordering::Relaxed) {
+            self.wait_for_declared(device, depth)
+        } else {
+            Ok(())
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn join_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
+    fn wait_for_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
         let mut state = self.lock();
         let State { declared, event, lost, .. } = &mut *state;
         let mut outcome = Ok(());
-        // Should the device panic, every stream is still declared, and the next join waits for all.
+        // Should the device panic, every stream is still declared, and the next close waits for all.
         for Declared { stream, for_good, .. } in declared.iter_mut() {
-            let joined =
+            let waited =
                 made(event, device).and_then(|event| order(device, event, stream, device.stream()));
-            let Err(error) = joined else { continue };
+            let Err(error) = waited else { continue };
             match device.synchronise_stream(stream) {
                 // Nothing runs while it is recorded, so no order is lost with the recording.
                 Ok(()) | Err(DeviceError { kind: DeviceErrorKind::InCapture, .. }) => {}

@@ -36,7 +36,6 @@ mod detached;
 mod error;
 #[cfg(test)]
 mod error_texts;
-mod event_log;
 mod fence;
 mod gaps;
 mod hunting;
@@ -53,6 +52,7 @@ mod region;
 mod reset;
 mod signature;
 mod stats;
+mod step_log;
 mod steps;
 mod zones;
 
@@ -64,7 +64,6 @@ pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
     ScopeId, Shortage,
 };
-pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span, bytes_of, elements_of};
 pub use pin::RegionPin;
 pub use placement::Placement;
@@ -73,6 +72,7 @@ pub use raw_arena::RawArena;
 pub use reset::{POISON_BYTE, Reset};
 pub use signature::StepSignature;
 pub use stats::Stats;
+pub use step_log::{StepEvent, StepLog};
 
 /// What `arena-scope` is built on. No other crate may use it: it can change with every version.
 #[doc(hidden)]

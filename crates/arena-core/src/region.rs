@@ -104,8 +104,8 @@ impl<D: Device> Region<D> {
     /// # Errors
     ///
     /// As for [`declare`](Self::declare).
-    pub fn join(&self, stream: &D::Stream) -> Result<(), Error> {
-        self.fences.join(&self.device, stream)
+    pub fn wait_for(&self, stream: &D::Stream) -> Result<(), Error> {
+        self.fences.wait_for(&self.device, stream)
     }
 
     /// The declared stream that `is_it` recognises.
@@ -122,8 +122,8 @@ impl<D: Device> Region<D> {
     }
 
     #[inline]
-    pub(crate) fn join_declared(&self, depth: u32) -> Result<(), Error> {
-        self.fences.join_all(&self.device, depth)
+    pub(crate) fn wait_for_declared(&self, depth: u32) -> Result<(), Error> {
+        self.fences.wait_for_all(&self.device, depth)
     }
 
     pub(crate) fn fences(&self) -> &Fences<D> {
@@ -227,7 +227,7 @@ impl<D: Device> Drop for Region<D> {
         let Some(memory) = self.memory.take() else { return };
         // A failure cannot be told to anybody here, and holding the memory would not mend it. After a panic
         // nobody knows what was waited for, so the memory is given up.
-        if unless_it_panics(|| self.join_declared(0)).is_none() {
+        if unless_it_panics(|| self.wait_for_declared(0)).is_none() {
             return;
         }
         unless_it_panics(|| {

@@ -30,7 +30,6 @@ use crate::demand::Demand;
 use crate::detached::Drops;
 use crate::device::{Device, Host, Probe};
 use crate::error::{Error, ErrorKind, ScopeFacts};
-use crate::event_log::EventLog;
 use crate::hunting::Separate;
 use crate::layout::{Span, bytes_of};
 use crate::one_thread::UsedOnSeveralThreads;
@@ -41,6 +40,7 @@ use crate::region::{Region, unless_it_panics};
 use crate::reset::Reset;
 use crate::signature::{Running, StepSignature};
 use crate::stats::Stats;
+use crate::step_log::StepLog;
 use crate::zones::Zones;
 
 use debts::Debts;
@@ -66,7 +66,7 @@ pub struct Steps<D: Device = Host> {
     signs: Cell<bool>,
     /// The signature before the last request that came down the ladder.
     signed_before: Cell<[u64; 3]>,
-    log: RefCell<Option<EventLog>>,
+    log: RefCell<Option<StepLog>>,
     poisoned_to: Cell<Option<u64>>,
     debts: Debts,
     demand: Option<RefCell<Demand>>,

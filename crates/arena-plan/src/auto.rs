@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use arena_scope::plan::{Planner, SlotTable};
-use arena_scope::record::EventLog;
+use arena_scope::record::StepLog;
 use arena_scope::{Arena, Device, StepKey};
 
 use crate::record::PlannedStep;
@@ -17,7 +17,7 @@ pub const PATIENCE: u32 = 8;
 /// Solves recorded steps on a separate thread, which ends when the planner is dropped.
 #[derive(Debug)]
 pub struct BackgroundPlanner {
-    records: Sender<(StepKey, EventLog)>,
+    records: Sender<(StepKey, StepLog)>,
     plans: Receiver<(StepKey, SlotTable)>,
 }
 
@@ -28,7 +28,7 @@ impl BackgroundPlanner {
     ///
     /// When the operating system cannot start a thread.
     pub fn start(options: Options) -> io::Result<Self> {
-        let (records, to_solve) = channel::<(StepKey, EventLog)>();
+        let (records, to_solve) = channel::<(StepKey, StepLog)>();
         let (solved, plans) = channel();
         thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
             for (key, log) in to_solve {
@@ -46,7 +46,7 @@ impl BackgroundPlanner {
 }
 
 impl Planner for BackgroundPlanner {
-    fn recorded(&mut self, key: StepKey, log: &EventLog) {
+    fn recorded(&mut self, key: StepKey, log: &StepLog) {
         // Without its thread there are no more plans, and steps go on as they are.
         let _ = self.records.send((key, log.clone()));
     }

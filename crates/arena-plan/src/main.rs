@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// Plan the offsets of a step's buffers.
 ///
-/// Reads minimalloc CSV and event traces (op,id,size_bytes,stream,step). The last line of the output is
+/// Reads minimalloc CSV and traces of allocations (op,id,size_bytes,stream,step). The last line of the output is
 /// peak=N bound=N buffers=N seconds=S optimal=yes|no, in bytes. Exit status: 0 within the capacity, 1 not
 /// found or not valid, 2 bad input.
 #[derive(Parser)]
@@ -41,7 +41,7 @@ enum Command {
     Bound {
         /// The step.
         file: PathBuf,
-        /// The step of an event trace; without it the whole trace is one step.
+        /// The step of a trace of allocations; without it the whole trace is one step.
         #[arg(long)]
         step: Option<u64>,
     },
@@ -49,7 +49,7 @@ enum Command {
     Draw {
         /// A step, which is solved first, or a plan (.json).
         file: PathBuf,
-        /// The step of an event trace; without it the whole trace is one step.
+        /// The step of a trace of allocations; without it the whole trace is one step.
         #[arg(long)]
         step: Option<u64>,
         /// Write the picture to this file instead of the standard output.
@@ -75,7 +75,7 @@ struct Solve {
     /// Threads for the search.
     #[arg(long, default_value_t = NonZeroUsize::MIN)]
     threads: NonZeroUsize,
-    /// The step of an event trace; without it the whole trace is one step.
+    /// The step of a trace of allocations; without it the whole trace is one step.
     #[arg(long)]
     step: Option<u64>,
     /// Write the result to this file: as a plan if the name ends in .json, otherwise as minimalloc CSV.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arena_scope::Alignment;
 use arena_scope::errors::SlotTableError;
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::{Event, EventLog};
+use arena_scope::record::{StepEvent, StepLog};
 use thiserror::Error;
 
 use crate::bound::{Bound, lower_bound};
@@ -30,7 +30,7 @@ use crate::trace::Trace;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub fn trace_of(log: &EventLog) -> Trace {
+pub fn trace_of(log: &StepLog) -> Trace {
     let mut trace = Trace::new();
     // Who lies at an offset now, and who was born in each open scope. The root's own opening may be
     // missing from the log.
@@ -38,22 +38,22 @@ pub fn trace_of(log: &EventLog) -> Trace {
     let mut scopes: Vec<Vec<u64>> = vec![Vec::new()];
     for event in log.events() {
         match *event {
-            Event::Alloc { bytes: 0, .. } => {}
-            Event::Alloc { offset_bytes, bytes, alignment } => {
+            StepEvent::Alloc { bytes: 0, .. } => {}
+            StepEvent::Alloc { offset_bytes, bytes, alignment } => {
                 at.insert(offset_bytes, trace.alloc(bytes, alignment.bytes()));
                 if let Some(scope) = scopes.last_mut() {
                     scope.push(offset_bytes);
                 }
             }
-            Event::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
-            Event::Open => scopes.push(Vec::new()),
-            Event::Merge => {
+            StepEvent::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
+            StepEvent::Open => scopes.push(Vec::new()),
+            StepEvent::Merge => {
                 let merged = scopes.pop().unwrap_or_default();
                 if let Some(around) = scopes.last_mut() {
                     around.extend(merged);
                 }
             }
-            Event::Close => {
+            StepEvent::Close => {
                 for offset_bytes in scopes.pop().into_iter().flatten() {
                     free(&mut trace, &mut at, offset_bytes);
                 }
@@ -150,7 +150,7 @@ impl PlannedStep {
     /// assert_eq!((bumped_bytes, planned_bytes), (40_960, 4096));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn solve(log: &EventLog, options: &Options) -> Result<Self, StepError> {
+    pub fn solve(log: &StepLog, options: &Options) -> Result<Self, StepError> {
         let instance = trace_of(log).instance()?;
         let solution = solve(&instance, options);
         Ok(Self::of(instance, solution.plan, solution.elapsed))

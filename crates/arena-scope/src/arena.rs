@@ -4,8 +4,8 @@ use std::fmt;
 
 use arena_core::for_scopes::Steps;
 use arena_core::{
-    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, EventLog,
-    Host, Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepSignature,
+    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, Host,
+    Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepLog, StepSignature,
 };
 
 use crate::guard::Guard;
@@ -395,7 +395,7 @@ impl<D: Device> Arena<D> {
     /// arena.observe(None);
     /// let mut signature_of = |len: usize| {
     ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))?;
-    ///     arena_scope::Ok(arena.signature().expect("the step was observed"))
+    ///     arena_scope::Ok(arena.last_step_signature().expect("the step was observed"))
     /// };
     /// let first = signature_of(10)?;
     /// assert_eq!(signature_of(10)?, first);
@@ -403,13 +403,13 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     #[must_use]
-    pub fn signature(&self) -> Option<StepSignature> {
+    pub fn last_step_signature(&self) -> Option<StepSignature> {
         self.state.steps.last_step().signature
     }
 
     /// The highest cursor of the last root scope that closed, in bytes from the base.
     #[must_use]
-    pub fn high_water_bytes(&self) -> u64 {
+    pub fn last_step_high_water_bytes(&self) -> u64 {
         self.state.steps.last_step().high_water_bytes
     }
 
@@ -626,7 +626,7 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     #[must_use]
-    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<EventLog> {
+    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<StepLog> {
         self.state.observer.borrow().as_ref()?.recorded(key.into())
     }
 

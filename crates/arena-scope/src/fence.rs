@@ -21,7 +21,7 @@ impl<D: Device> Scope<'_, '_, D> {
     ///
     /// [`ErrorKind::WrongDevice`](arena_core::ErrorKind::WrongDevice) when the stream is of another
     /// device; [`ErrorKind::Device`](arena_core::ErrorKind::Device) when the device refuses the wait.
-    pub fn also_uses(&self, stream: &D::Stream) -> Result<(), Error> {
+    pub fn declare_stream(&self, stream: &D::Stream) -> Result<(), Error> {
         self.region().declare(stream, self.depth())
     }
 
@@ -30,8 +30,8 @@ impl<D: Device> Scope<'_, '_, D> {
     ///
     /// # Errors
     ///
-    /// As for [`also_uses`](Self::also_uses).
-    pub fn joins(&self, stream: &D::Stream) -> Result<(), Error> {
-        self.region().join(stream)
+    /// As for [`declare_stream`](Self::declare_stream).
+    pub fn wait_for_stream(&self, stream: &D::Stream) -> Result<(), Error> {
+        self.region().wait_for(stream)
     }
 }

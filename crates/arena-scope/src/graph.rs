@@ -147,12 +147,12 @@ impl<D: Captures> StepGraph<D> {
             ));
         }
         // What a stream still does with a persistent buffer, it began before this step.
-        state.steps.join_declared()?;
+        state.steps.wait_for_declared()?;
         // SAFETY: by the numbers of `launch`. 1: the graph was captured on this region's device, for it is
         // this region that is pinned, and the pin holds its memory; the arena holds that of its placement.
         // 2: no scope is open, so no transient buffer is alive; what the step had of its own lies below its
         // high-water, and what is kept lies above; the bytes of persistent buffers that the step used are
-        // not given to another one while the region is pinned. 3: the streams of earlier scopes were joined
+        // not given to another one while the region is pinned. 3: the streams of earlier scopes were waited for
         // when those closed, and those that are declared for good just now.
         Ok(unsafe { region.device().launch(&self.graph) }?)
     }

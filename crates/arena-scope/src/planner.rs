@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use arena_core::{EventLog, SlotTable};
+use arena_core::{SlotTable, StepLog};
 
 use crate::step_key::StepKey;
 
@@ -13,7 +13,7 @@ use crate::step_key::StepKey;
 pub trait Planner: fmt::Debug + Send {
     /// A step of this kind was recorded: the first one, or one that deviated from its plan after several
     /// consecutive steps had deviated too, and so needs a new plan.
-    fn recorded(&mut self, key: StepKey, log: &EventLog);
+    fn recorded(&mut self, key: StepKey, log: &StepLog);
 
     /// The next plan that has become ready, and the kind of step that it is for.
     fn ready(&mut self) -> Option<(StepKey, SlotTable)>;

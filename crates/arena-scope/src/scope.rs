@@ -6,7 +6,8 @@ use std::panic::Location;
 
 use arena_core::for_scopes::{FrameId, Region, Steps};
 use arena_core::{
-    Alignment, Device, Error, ErrorKind, Host, Persistent, Pod, RowLayout, Stats, Transient, View,
+    Alignment, Device, Error, ErrorKind, Host, POISON_BYTE, Persistent, Pod, RowLayout, Stats,
+    Transient, View, ViewMut,
 };
 use bumpalo::Bump;
 use scopeguard::ScopeGuard;
@@ -148,7 +149,8 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// of another size.
     ///
     /// ```
-    /// # use arena_scope::{Alignment, Arena, ByteSize, Host, layout::RowLayout};
+    /// # use arena_scope::layout::RowLayout;
+    /// # use arena_scope::{Alignment, Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let layout = RowLayout::new::<f32>(4, 30, Alignment::new(64)?)?;
     /// arena.scope(|step| {
@@ -256,26 +258,81 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         Ok(value[0])
     }
 
-    /// Checks under [`Reset::Poison`](crate::Reset::Poison) that a kernel wrote a whole buffer: no
+    /// Checks under [`Reset::Poison`](crate::Reset::Poison) that a kernel wrote a whole buffer of floats: no
     /// element may still hold the poison pattern. It reads the buffer back, so it is for debugging.
+    ///
+    /// The pattern has all bits set. As a float of any width it is a NaN that arithmetic does not make of
+    /// other values, so an element that holds it was not written, or was computed from one that was not.
+    /// As an integer it is a value like any other (-1, 255); there this check cannot tell, and says so.
+    /// [`check_written_by`](Self::check_written_by) can, for every type.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unwritten`] with `buffer_name` and the first such element; otherwise as for
+    /// [`ErrorKind::Unwritten`] with `buffer_name` and the first such element; [`ErrorKind::CannotTell`] for
+    /// a type in which the pattern is a value: one that is equal to itself; otherwise as for
     /// [`read`](Self::read).
-    pub fn check_written<T: Pod>(
+    pub fn check_written<T: Pod + PartialEq>(
         &self,
         buffer_name: &str,
         buffer: View<'_, T, D>,
     ) -> Result<(), Error> {
-        let poisoned = |element: &T| bytemuck::bytes_of(element).iter().all(|byte| *byte == 0xff);
-        match self.read(buffer)?.iter().position(poisoned) {
-            Some(index) if size_of::<T>() > 0 => {
-                let buffer = buffer_name.to_owned();
-                Err(ErrorKind::Unwritten { buffer, index: index as u64 }.into())
-            }
-            _ => Ok(()),
+        let mut poison = T::zeroed();
+        bytemuck::bytes_of_mut(&mut poison).fill(POISON_BYTE);
+        #[expect(clippy::eq_op, reason = "a NaN is not equal to itself")]
+        if poison == poison {
+            let (buffer, element) = (buffer_name.to_owned(), std::any::type_name::<T>());
+            return Err(ErrorKind::CannotTell { buffer, element }.into());
         }
+        let poison = bytemuck::bytes_of(&poison);
+        let elements = self.read(buffer)?;
+        let unwritten = elements.iter().position(|element| bytemuck::bytes_of(element) == poison);
+        unwritten.map_or(Ok(()), |index| Err(unwritten_at(buffer_name, index)))
+    }
+
+    /// Checks that `write` writes each byte of a buffer, whatever its type and the reset policy. It runs
+    /// `write` twice: first with the buffer filled with one pattern, then with another one. A byte that holds
+    /// the first pattern after the first run and the second after the second was written by neither.
+    ///
+    /// For debugging: `write` must give the same result each time, and must not read what the buffer held
+    /// before. The buffer holds the result of the second run afterwards.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, ErrorKind, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let mut labels = step.alloc::<i32>(3)?;
+    ///     step.check_written_by("labels", labels.view_mut(), |mut out| out.write(&[3, -1, 7]))?;
+    ///     let stops_short = step.check_written_by("labels", labels.view_mut(), |out| {
+    ///         out.range(..2)?.write(&[3, -1])
+    ///     });
+    ///     let error = stops_short.unwrap_err();
+    ///     assert!(matches!(error.kind(), ErrorKind::Unwritten { index: 2, .. }));
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unwritten`] with `buffer_name` and the first element with such a byte; what `write`
+    /// returns; otherwise as for [`read`](Self::read).
+    pub fn check_written_by<T: Pod, E: From<Error>>(
+        &self,
+        buffer_name: &str,
+        mut buffer: ViewMut<'_, T, D>,
+        mut write: impl FnMut(ViewMut<'_, T, D>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut run = |pattern: u8| -> Result<Vec<T>, E> {
+            buffer.fill_bytes(pattern)?;
+            write(buffer.reborrow())?;
+            Ok(self.read(buffer.view())?)
+        };
+        let (first, second) = (run(PATTERNS.0)?, run(PATTERNS.1)?);
+        let unwritten = first.iter().zip(&second).position(|(first, second)| {
+            let bytes = bytemuck::bytes_of(first).iter().zip(bytemuck::bytes_of(second));
+            bytes.into_iter().any(|(first, second)| (*first, *second) == PATTERNS)
+        });
+        Ok(unwritten.map_or(Ok(()), |index| Err(unwritten_at(buffer_name, index)))?)
     }
 
     // --- host data ----------------------------------------------------------------------------
@@ -470,6 +527,13 @@ impl<D: Device> fmt::Debug for Scope<'_, '_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scope").field("depth", &self.depth).field("stats", &self.stats()).finish()
     }
+}
+
+/// What a byte that nobody writes holds in the two runs of a check. They differ in each bit.
+const PATTERNS: (u8, u8) = (0x55, 0xaa);
+
+fn unwritten_at(buffer_name: &str, index: usize) -> Error {
+    ErrorKind::Unwritten { buffer: buffer_name.to_owned(), index: index as u64 }.into()
 }
 
 /// Runs `body` in a scope that was opened just now, and closes it, whether the body returns or panics.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use arena_core::{ByteSize, Event, StepSignature};
+use arena_core::{ByteSize, StepEvent, StepSignature};
 
 use crate::step_key::StepKey;
 
@@ -174,9 +174,9 @@ pub struct DivergenceAt {
     /// Requests before the one that differed.
     pub request: u64,
     /// What the first step did there; `None` if it had ended.
-    pub expected: Option<Event>,
+    pub expected: Option<StepEvent>,
     /// What this step did there; `None` if it had ended.
-    pub found: Option<Event>,
+    pub found: Option<StepEvent>,
 }
 
 impl fmt::Display for Divergence {
@@ -200,20 +200,20 @@ impl fmt::Display for Divergence {
 }
 
 /// An event as a predicate: "asked for 40 bytes at offset 256".
-struct Did(Option<Event>);
+struct Did(Option<StepEvent>);
 
 impl fmt::Display for Did {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Event::Alloc { offset_bytes, bytes, alignment }) => {
+            Some(StepEvent::Alloc { offset_bytes, bytes, alignment }) => {
                 write!(
                     f,
                     "got a buffer of size {bytes} (alignment {alignment}) at offset {offset_bytes}"
                 )
             }
-            Some(Event::Open) => f.write_str("opened a scope"),
-            Some(Event::Close) => f.write_str("closed a scope"),
-            Some(Event::Merge) => f.write_str("ended a scope whose guard was forgotten"),
+            Some(StepEvent::Open) => f.write_str("opened a scope"),
+            Some(StepEvent::Close) => f.write_str("closed a scope"),
+            Some(StepEvent::Merge) => f.write_str("ended a scope whose guard was forgotten"),
             Some(_) => f.write_str("dropped a buffer"),
             None => f.write_str("had already ended"),
         }

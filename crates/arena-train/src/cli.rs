@@ -1,13 +1,12 @@
 //! The command line.
 
 use std::num::{NonZeroU16, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use arena_scope::{ByteSize, Reset};
+use arena_scope::{ByteSize, Placement, Reset};
 use clap::{Parser, ValueEnum};
 
 use crate::backend::host::{AdamConfig, SgdConfig};
-use crate::capacity::Placement;
 use crate::optimizer::Optimizer;
 use crate::training::{AheadConfig, Per, RunConfig};
 
@@ -30,9 +29,10 @@ pub struct Arguments {
     /// How the buffers of a step are placed
     #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
     pub placement: PlacementName,
-    /// File with the plan of training steps; it is written if it does not exist
-    #[arg(long)]
-    pub plan: Option<PathBuf>,
+    /// Follow a plan, so that a step needs only the bytes that are live at once. With a file: read the plan of
+    /// training steps from it, or write the plan to it if it does not exist
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub plan: Option<Option<PathBuf>>,
     /// What a scope does with its bytes when it closes
     #[arg(long, value_enum, default_value_t = ResetName::Keep)]
     pub reset: ResetName,
@@ -105,10 +105,8 @@ pub enum PerName {
 /// `--placement`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlacementName {
-    /// Each buffer above the one before; needs the sum of a step's buffers
+    /// Each buffer above the one before, or where the plan says
     Bump,
-    /// As planned from a recording on the probe; needs what is live at once
-    Planned,
     /// Each buffer in a separate allocation between guard zones, to find writes outside a buffer
     Separate,
     /// Each buffer in a separate allocation, for compute-sanitizer
@@ -179,10 +177,14 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// [`Misplaced`] for an option that needs a CUDA device, or a scope for each minibatch, without these.
+    /// [`Misplaced`] for an option that needs a CUDA device, or a scope for each minibatch, without these; and
+    /// for a plan under a placement that follows none.
     pub fn check(&self) -> Result<(), Misplaced> {
         if self.ranges && self.device != DeviceName::Cuda {
             return Err(Misplaced { option: "--ranges", place: "--device cuda" });
+        }
+        if self.planned() && self.placement != PlacementName::Bump {
+            return Err(Misplaced { option: "--plan", place: "--placement bump" });
         }
         let option = match (self.graph, self.loss_every.get()) {
             (true, _) => "--graph",
@@ -198,11 +200,22 @@ impl Arguments {
     pub const fn placement(&self) -> Placement {
         match self.placement {
             PlacementName::Bump => Placement::Bump,
-            PlacementName::Planned => Placement::Planned,
             PlacementName::Separate => Placement::Separate,
             PlacementName::Unguarded => Placement::Unguarded,
             PlacementName::Shuffled => Placement::Shuffled { seed: self.seed },
         }
+    }
+
+    /// Whether steps follow a plan.
+    #[must_use]
+    pub const fn planned(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// The file of the plan, if one is named.
+    #[must_use]
+    pub fn saved_plan(&self) -> Option<&Path> {
+        self.plan.as_ref()?.as_deref()
     }
 
     /// The number of threads.

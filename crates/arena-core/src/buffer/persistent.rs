@@ -124,16 +124,22 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     }
 }
 
-impl<T: Pod, D: HostVisible> Persistent<T, D> {
+impl<T: Pod, D: Device> Persistent<T, D> {
     /// The elements as a slice.
     #[must_use]
-    pub fn as_slice(&self) -> &[T] {
+    pub fn as_slice(&self) -> &[T]
+    where
+        D: HostVisible,
+    {
         self.view().as_slice()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T]
+    where
+        D: HostVisible,
+    {
         self.view_mut().into_mut_slice()
     }
 }

@@ -159,16 +159,22 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     }
 }
 
-impl<T: Pod, D: HostVisible> Transient<'_, T, D> {
+impl<T: Pod, D: Device> Transient<'_, T, D> {
     /// The elements as a slice.
     #[must_use]
-    pub fn as_slice(&self) -> &[T] {
+    pub fn as_slice(&self) -> &[T]
+    where
+        D: HostVisible,
+    {
         self.view().as_slice()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T]
+    where
+        D: HostVisible,
+    {
         self.view_mut().into_mut_slice()
     }
 }

@@ -294,7 +294,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     }
 }
 
-impl<'v, T: Pod, D: HostVisible> View<'v, T, D> {
+impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// The elements as a slice.
     ///
     /// ```
@@ -305,7 +305,10 @@ impl<'v, T: Pod, D: HostVisible> View<'v, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
-    pub fn as_slice(&self) -> &'v [T] {
+    pub fn as_slice(&self) -> &'v [T]
+    where
+        D: HostVisible,
+    {
         let start = std::ptr::with_exposed_provenance::<T>(host_address(self.address));
         // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
         // are initialised; aligned by 1, in range by 2, not written for `'v` by 3, since the
@@ -624,16 +627,22 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     }
 }
 
-impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
+impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// The elements as a slice.
     #[must_use]
-    pub fn as_slice(&self) -> &[T] {
+    pub fn as_slice(&self) -> &[T]
+    where
+        D: HostVisible,
+    {
         self.view().as_slice()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T]
+    where
+        D: HostVisible,
+    {
         self.reborrow().into_mut_slice()
     }
 
@@ -648,7 +657,10 @@ impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
-    pub fn into_mut_slice(self) -> &'v mut [T] {
+    pub fn into_mut_slice(self) -> &'v mut [T]
+    where
+        D: HostVisible,
+    {
         let start = std::ptr::with_exposed_provenance_mut::<T>(host_address(self.address));
         // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
         // are initialised; aligned by 1, in range by 2, nobody else's for `'v` by 3, since the

@@ -103,7 +103,7 @@ impl Blas {
     pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
         workspace.view().aligned(Alignment::CUBLAS_WORKSPACE.bytes())?;
         // On another stream than the arena's, every close waits for it from now on.
-        workspace.also_used_on(&self.stream)?;
+        workspace.declare_stream(&self.stream)?;
         self.hand_over(&workspace)?;
         self.workspace = Some(workspace);
         Ok(())
@@ -123,8 +123,8 @@ impl Blas {
         }
         if let Some(workspace) = &self.workspace {
             // Two products at a time would write each other's workspace.
-            workspace.region().join(&self.stream)?;
-            workspace.also_used_on(stream)?;
+            workspace.region().wait_for(&self.stream)?;
+            workspace.declare_stream(stream)?;
         }
         let handle = self.handle;
         self.bind("cublasSetStream", || {

@@ -179,7 +179,7 @@ impl<T: Pod> InputSlots<T> {
 impl<T: Pod> Drop for InputSlots<T> {
     fn drop(&mut self) {
         // The buffers' bytes may be used again, on the arena's stream, as soon as they are gone.
-        if self.region.join(&self.stream).is_err() {
+        if self.region.wait_for(&self.stream).is_err() {
             let _ = self.region.declare(&self.stream, 0);
         }
     }
@@ -187,7 +187,7 @@ impl<T: Pod> Drop for InputSlots<T> {
 
 /// Records everything that may read a slot by now: the arena's stream, and the streams declared to it.
 fn record_reads<T: Pod>(region: &Region<Cuda>, slot: &mut Slot<T>) -> Result<(), Error> {
-    region.join_declared(FORGET_NONE)?;
+    region.wait_for_declared(FORGET_NONE)?;
     region.device().record(&slot.read, region.device().stream())?;
     slot.is_read_recorded = true;
     Ok(())

@@ -98,6 +98,12 @@ pub struct DeviceMemory {
 ///
 /// An untrue alignment or end (2) is found when memory is obtained, and is an error. The rest is not
 /// checked.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a device",
+    label = "not a device",
+    note = "devices are `Host`, `Cuda`, `Probe`, and wrappers of them such as `Counting<Host>`; they are made by \
+            `Host::new()`, `Cuda::new(0)?`, `Probe::new()`"
+)]
 pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// What `release` needs beside the address.
     type Memory: fmt::Debug + Send + Sync;
@@ -393,4 +399,10 @@ pub unsafe trait Captures: Device {
 ///    is released.
 /// 2. Its bytes are initialised from the start, and after each call, however that returns.
 /// 3. Each call is done when it returns, however it does: nothing is queued.
+#[diagnostic::on_unimplemented(
+    message = "the host cannot read the memory of `{Self}` as a slice",
+    label = "memory that the host does not see",
+    note = "copy instead: `read` and `read_one` of a scope, or `to_vec` of a view; to the device with `upload`, or \
+            `write` of a view"
+)]
 pub unsafe trait HostVisible: Device {}

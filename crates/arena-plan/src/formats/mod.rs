@@ -1,8 +1,8 @@
 //! Files that describe a step.
 
-pub mod events;
 pub mod minimalloc;
 mod table;
+pub mod trace;
 
 use std::fmt;
 
@@ -83,9 +83,9 @@ pub enum Problem {
     /// Every row must have an offset, and this one has none.
     #[error("this row has no offset")]
     NoOffset,
-    /// An event of an unknown kind.
-    #[error("unknown event {0:?}: expected alloc, free or mark")]
-    UnknownEvent(String),
+    /// An op of an unknown kind.
+    #[error("unknown op {0:?}: expected alloc, free or mark")]
+    UnknownOp(String),
     /// An id is freed that is not allocated.
     #[error("id {0:?} is freed, but is not allocated")]
     NotAllocated(String),
@@ -127,8 +127,8 @@ pub fn text(bytes: &[u8]) -> Result<&str, InputError> {
     })
 }
 
-/// Reads an instance in whichever of the two formats the header names: a column `op` means an event
-/// trace. `step` picks one step of a trace and is ignored otherwise.
+/// Reads an instance in whichever of the two formats the header names: a column `op` means a trace
+/// of allocations. `step` picks one step of a trace and is ignored otherwise.
 ///
 /// # Errors
 ///
@@ -136,7 +136,7 @@ pub fn text(bytes: &[u8]) -> Result<&str, InputError> {
 pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
     let header = text.lines().next().unwrap_or("");
     if header.split(',').any(|name| name.trim() == "op") {
-        events::read(text, step)
+        trace::read(text, step)
     } else {
         minimalloc::read(text)
     }

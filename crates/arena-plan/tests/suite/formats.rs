@@ -1,6 +1,6 @@
 //! Input files: what is read, and what is refused where.
 
-use arena_plan::formats::{self, events, minimalloc};
+use arena_plan::formats::{self, minimalloc, trace};
 use arena_plan::{Buffer, Options, Plan, PlanError, Violation, solve};
 use rstest::rstest;
 
@@ -36,12 +36,7 @@ use rstest::rstest;
 #[case::fixed_overlap("id,lower,upper,size,offset\na,0,2,2,0\nb,1,3,2,1\n", 3, 9, "same bytes")]
 #[case::sum("id,lower,upper,size\na,0,1,18446744073709551615\n", 1, 1, "add up to more")]
 #[case::event_without_step("op,id,size_bytes,stream\n", 1, 1, "no column \"step\"")]
-#[case::event_kind(
-    "op,id,size_bytes,stream,step\nmalloc,1,8,0,0\n",
-    2,
-    1,
-    "unknown event \"malloc\""
-)]
+#[case::event_kind("op,id,size_bytes,stream,step\nmalloc,1,8,0,0\n", 2, 1, "unknown op \"malloc\"")]
 #[case::alloc_twice("op,id,size_bytes,stream,step\nalloc,1,8,0,0\nalloc,1,8,0,0\n", 3, 7, "twice")]
 #[case::free_unknown("op,id,size_bytes,stream,step\nfree,1,8,0,0\n", 2, 6, "is not allocated")]
 #[case::free_size(
@@ -134,11 +129,11 @@ fn a_step_holds_what_is_born_in_it_until_its_end() {
                 free,a,10,0,1\n\
                 free,b,20,0,2\n\
                 alloc,c,30,0,2\n";
-    let read = events::read(text, Some(1)).unwrap();
+    let read = trace::read(text, Some(1)).unwrap();
     assert_eq!(read.labels, ["a", "b"]);
     // The weight's death is no event of this step; b outlives it.
     assert_eq!(read.instance.buffers(), [Buffer::new(0, 2, 10), Buffer::new(1, 3, 20)]);
-    let whole = events::read(text, None).unwrap();
+    let whole = trace::read(text, None).unwrap();
     assert_eq!(whole.labels, ["w", "a", "b", "c"]);
     assert_eq!(whole.instance.buffers()[2], Buffer::new(3, 5, 20));
 }

@@ -37,6 +37,7 @@ mod step_buffers;
 mod threads;
 mod use_after_reset;
 mod workspaces;
+mod written;
 
 #[cfg(feature = "_cuda")]
 mod cuda;

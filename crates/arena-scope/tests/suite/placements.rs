@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use arena_scope::device::{Call, CallCounts};
 use arena_scope::errors::GuardZone;
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::{EventLog, StepSignature};
+use arena_scope::record::{StepLog, StepSignature};
 use arena_scope::steady::NotSteady;
 use arena_scope::{
     Alignment, Arena, Device, Error, ErrorKind, Host, Placement, Probe, Reset, Scope, ScopeOptions,
@@ -27,7 +27,7 @@ struct Told {
     after: Stats,
     signature: Option<StepSignature>,
     high_water_bytes: u64,
-    record: Option<EventLog>,
+    record: Option<StepLog>,
 }
 
 /// The counts of driver allocations differ, and nothing else.
@@ -83,8 +83,8 @@ fn steps<D: Device>(mut arena: Arena<D>) -> Result<Told, Error> {
         })?;
     }
     told.after = without_allocations(arena.stats());
-    told.signature = arena.signature();
-    told.high_water_bytes = arena.high_water_bytes();
+    told.signature = arena.last_step_signature();
+    told.high_water_bytes = arena.last_step_high_water_bytes();
     told.record = arena.recorded(NAMED);
     assert!(arena.observed().is_some_and(|seen| seen.is_stable()));
     Ok(told)

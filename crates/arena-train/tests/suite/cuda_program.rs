@@ -154,10 +154,10 @@ mod on_the_standin {
         };
         let plain = run(&[]);
         assert_eq!(line(&plain, "graph"), None);
-        for placement in ["bump", "planned"] {
-            let replayed = run(&["--graph", "--loss-every", "3", "--placement", placement]);
-            assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{placement}");
-            assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{placement}");
+        for plan in [[].as_slice(), &["--plan"]] {
+            let replayed = run(&[&["--graph", "--loss-every", "3"], plan].concat());
+            assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{plan:?}");
+            assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{plan:?}");
             // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
             assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
         }

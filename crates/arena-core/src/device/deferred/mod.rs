@@ -12,7 +12,7 @@
 //! let arena = RawArena::new(Deferred::new(7), ByteSize::kib(4))?;
 //! let side = arena.device().new_stream();
 //! let x = arena.persistent_from(&[1_u8; 16])?;
-//! x.also_used_on(&side)?;                       // without this line some seeds read too early
+//! x.declare_stream(&side)?;                       // without this line some seeds read too early
 //! let seen = side.read(x.address(), 16);
 //! assert_eq!(seen.wait(), Some(vec![1; 16]));
 //! # Ok::<(), arena_core::Error>(())

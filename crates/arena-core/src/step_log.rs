@@ -7,7 +7,7 @@ use crate::bytes::Alignment;
 /// One thing that happened to the transient part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum StepEvent {
     /// A buffer was placed.
     Alloc {
         /// Its first byte, from the base.
@@ -34,14 +34,14 @@ pub enum Event {
 /// Events in order. A log that is cleared and used again allocates nothing for a step that is not longer than
 /// the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventLog {
-    events: Vec<Event>,
+pub struct StepLog {
+    events: Vec<StepEvent>,
 }
 
-impl EventLog {
+impl StepLog {
     /// The events in order.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[StepEvent] {
         &self.events
     }
 
@@ -55,7 +55,7 @@ impl EventLog {
         self.events.pop();
     }
 
-    pub(crate) fn push(&mut self, event: Event) {
+    pub(crate) fn push(&mut self, event: StepEvent) {
         self.events.push(event);
     }
 }
