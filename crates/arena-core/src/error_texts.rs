@@ -56,6 +56,11 @@ fn device_error(reason: &str) -> DeviceError {
     "(unnamed) was not written: element 0 still holds the poison pattern"
 )]
 #[case(
+    ErrorKind::CannotTell { buffer: String::new(), element: "u8" },
+    "`check_written` cannot tell whether (unnamed) was written, because the poison pattern is a value of `u8`: \
+     use `check_written_by`"
+)]
+#[case(
     ErrorKind::PlanInUse,
     "a root scope follows a plan: plans can only be changed between root scopes"
 )]
