@@ -84,7 +84,8 @@ def apply(crate, mutants, contents):
 
 def build(crates):
     """The test programs of each crate."""
-    packages = [word for crate in crates for word in ("--package", crate)]
+    manifests = [tomllib.loads((TREE / "crates" / crate / "Cargo.toml").read_text()) for crate in crates]
+    packages = [word for manifest in manifests for word in ("--package", manifest["package"]["name"])]
     command = ["cargo", "test", *packages, "--lib", "--tests", "--no-run", "--message-format=json"]
     # Most of the build is what others have written, and little of that is run often enough to be optimised.
     for package in ('"*"', "cuda-standin", "cublas-standin"):

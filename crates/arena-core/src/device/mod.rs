@@ -48,7 +48,7 @@ pub struct Obtained<M> {
 pub struct DeviceMemory {
     /// The device's name, for messages.
     pub device: String,
-    /// Bytes that nobody holds.
+    /// Bytes that are free.
     pub free_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
