@@ -26,9 +26,12 @@ fn main() -> Result<(), Error> {
 
         // Whatever the step asked for is gone, and the next step gets the same addresses.
         assert_eq!(arena.stats().used_bytes, 8);
-        let signature = arena.signature().expect("it is observed");
+        let signature = arena.last_step_signature().expect("it is observed");
         assert_eq!(*first.get_or_insert(signature), signature);
-        println!("step {n}: loss {loss:.1e}, high-water {} bytes", arena.high_water_bytes());
+        println!(
+            "step {n}: loss {loss:.1e}, high-water {} bytes",
+            arena.last_step_high_water_bytes()
+        );
     }
 
     assert!((weights.as_slice()[0] - 2.0).abs() < 1e-3, "{:?}", weights.as_slice());

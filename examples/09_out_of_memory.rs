@@ -47,7 +47,7 @@ fn main() -> Result<(), Error> {
 
     // What a step takes is known from one that ran: its high-water above the mark, twice that for twice
     // the batch. A step that says so is refused before it begins.
-    let needed_bytes = arena.high_water_bytes() - arena.stats().mark_bytes;
+    let needed_bytes = arena.last_step_high_water_bytes() - arena.stats().mark_bytes;
     let options = ScopeOptions::named("train").needs(2 * needed_bytes);
     let mut began = false;
     let error = arena

@@ -174,14 +174,15 @@ part_table() {
     else
         tell FAILED table "$(why "$status" "$log")"
     fi
-    graph bump
-    graph planned
+    graph bumped
+    graph planned --plan
 }
 
 # The whole training with a step that is replayed; the summary has a line about it when one was.
 graph() {
     local what=train/graph/$1 log=$logs/graph.$1 status=0
-    limited 60 "$log" "${arena_train[@]}" --graph --placement "$1" --json "$log.json" || status=$?
+    shift
+    limited 60 "$log" "${arena_train[@]}" --graph "$@" --json "$log.json" || status=$?
     if [[ $status != 0 ]]; then
         tell FAILED "$what" "$(why "$status" "$log")"
     elif ! grep -q '^graph .*replayed [1-9]' "$log"; then

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use arena_scope::record::{Event, EventLog};
+use arena_scope::record::{StepEvent, StepLog};
 use arena_scope::{ByteSize, Probe, Reset};
 use arena_train::backend::host::AdamConfig;
 use arena_train::backend::{Backend, ProbeBackend};
@@ -74,17 +74,17 @@ impl Requests {
     }
 
     /// A step's requests. Empty ones are left out: they cost no allocator anything.
-    fn of(log: &EventLog) -> Self {
+    fn of(log: &StepLog) -> Self {
         let mut at = HashMap::new();
         let (mut list, mut buffers) = (Vec::new(), 0);
         for event in log.events() {
             match *event {
-                Event::Alloc { offset_bytes, bytes, .. } if bytes > 0 => {
+                StepEvent::Alloc { offset_bytes, bytes, .. } if bytes > 0 => {
                     at.insert(offset_bytes, buffers);
                     list.push(Request::Alloc { slot: buffers, size_bytes: bytes });
                     buffers += 1;
                 }
-                Event::Drop { offset_bytes } => {
+                StepEvent::Drop { offset_bytes } => {
                     list.extend(at.remove(&offset_bytes).map(|slot| Request::Drop { slot }));
                 }
                 _ => {}

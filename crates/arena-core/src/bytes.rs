@@ -45,6 +45,11 @@ impl ByteSize {
     }
 
     /// The size in bytes.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize};
+    /// assert_eq!(ByteSize::kib(3).bytes(), 3072);
+    /// ```
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.0
@@ -101,7 +106,7 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// One byte: no alignment at all.
+    /// One byte: every address is aligned.
     pub const ONE: Self = Self { low_bits: 0 };
     /// 256 bytes, the default.
     pub const DEFAULT: Self = Self { low_bits: 255 };
@@ -129,6 +134,12 @@ impl Alignment {
     /// # Errors
     ///
     /// [`BadAlignment`] when `bytes` is zero, not a power of two, or above 2⁶¹.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment};
+    /// assert_eq!(Alignment::new(64).map(Alignment::bytes), Ok(64));
+    /// assert!(Alignment::new(0).is_err() && Alignment::new(48).is_err());
+    /// ```
     pub const fn new(bytes: u64) -> Result<Self, BadAlignment> {
         if bytes.is_power_of_two() && bytes <= Self::MAX.bytes() {
             Ok(Self { low_bits: bytes - 1 })
@@ -138,6 +149,11 @@ impl Alignment {
     }
 
     /// The alignment of the type `T`.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment};
+    /// assert_eq!(Alignment::of::<f64>().bytes(), 8);
+    /// ```
     #[must_use]
     pub const fn of<T>() -> Self {
         Self { low_bits: align_of::<T>() as u64 - 1 }
@@ -171,6 +187,11 @@ impl Alignment {
     }
 
     /// The larger of two alignments, which satisfies both.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment};
+    /// assert_eq!(Alignment::of::<f32>().max(Alignment::DEFAULT), Alignment::DEFAULT);
+    /// ```
     #[must_use]
     #[inline]
     pub const fn max(self, other: Self) -> Self {
@@ -178,6 +199,12 @@ impl Alignment {
     }
 
     /// Whether `address` is a multiple of this alignment.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment};
+    /// assert!(Alignment::DEFAULT.divides(512));
+    /// assert!(!Alignment::DEFAULT.divides(640));
+    /// ```
     #[must_use]
     #[inline]
     pub const fn divides(self, address: u64) -> bool {
@@ -197,9 +224,9 @@ impl fmt::Display for Alignment {
     }
 }
 
-/// An alignment that was asked for and is none.
+/// A number that was asked for as an alignment and cannot be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} is no alignment: it must be a power of two between 1 and 2^61")]
+#[error("{asked} is not an alignment: an alignment is a power of two from 1 to 2^61")]
 pub struct BadAlignment {
     /// What was asked for, in bytes.
     pub asked: u64,

@@ -20,12 +20,21 @@ impl Error {
         &self.0
     }
 
-    /// What happened, to be completed by the layer that knows more.
+    /// What happened, for a layer that completes it with what it knows.
     pub fn kind_mut(&mut self) -> &mut ErrorKind {
         &mut self.0
     }
 
     /// The facts of a request that did not fit, or `None` for any other error.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let too_large = arena.transient::<u8>(5000, Alignment::ONE).unwrap_err();
+    /// let facts = too_large.as_exhausted().expect("it does not fit");
+    /// assert_eq!((facts.free_bytes, facts.missing_bytes), (4096, 904));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn as_exhausted(&self) -> Option<&Exhausted> {
         match self.kind() {
@@ -52,6 +61,15 @@ impl Error {
 
     /// Whether the arena was too small for the request: a larger capacity or a smaller batch
     /// would have served it.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let too_large = arena.transient::<u8>(5000, Alignment::ONE).unwrap_err();
+    /// assert!(too_large.is_exhausted());
+    /// assert!(!arena.transient::<u8>(usize::MAX, Alignment::ONE).unwrap_err().is_exhausted());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.as_exhausted().is_some()
@@ -76,6 +94,24 @@ impl std::error::Error for Error {
     }
 }
 
+/// A name in a text; an empty one would leave a gap.
+struct Named<'a>(&'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("(unnamed)") } else { write!(f, "`{}`", self.0) }
+    }
+}
+
+/// A number of elements, of which `u64::MAX` says that it overflowed.
+struct Elements(u64);
+
+impl fmt::Display for Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == u64::MAX { f.write_str("2^64 or more") } else { self.0.fmt(f) }
+    }
+}
+
 impl<K: Into<ErrorKind>> From<K> for Error {
     fn from(kind: K) -> Self {
         Self(Box::new(kind.into()))
@@ -90,7 +126,10 @@ pub enum ErrorKind {
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
     /// The request is larger than any memory: more than `isize::MAX` bytes.
-    #[error("{elements} elements of {element_bytes} bytes are more than any memory holds")]
+    #[error(
+        "the buffer is larger than any memory (elements: {}, bytes of one: {element_bytes})",
+        Elements(*elements)
+    )]
     TooBig {
         /// Elements asked for (`u64::MAX` where even their number overflows).
         elements: u64,
@@ -103,35 +142,47 @@ pub enum ErrorKind {
          one step of each kind on an arena of the device `Probe` and call `smallest_capacity_bytes()`"
     )]
     NoCapacity,
-    /// The alignment is none.
+    /// A number was asked for as an alignment that cannot be one.
     #[error(transparent)]
     BadAlignment(#[from] BadAlignment),
+    /// A device was to be made whose regions start at an address that leaves no room for a region.
+    #[error(
+        "a region cannot start at address {address:#x}: the highest possible start is {highest:#x}"
+    )]
+    BadAddress {
+        /// The address that was asked for.
+        address: u64,
+        /// The highest address that is accepted.
+        highest: u64,
+    },
     /// The mark was set before, by `mark()` or by the first scope.
-    #[error("the mark is set already, at {mark_bytes} bytes: it is set once")]
+    #[error("the mark is already set, at offset {mark_bytes}: it can be set only once")]
     MarkAlreadySet {
         /// Where it is, in bytes from the base.
         mark_bytes: u64,
     },
-    /// A range reaches beyond its buffer.
-    #[error("range {start}..{end} is not inside a buffer of {len} elements")]
+    /// A range reaches beyond its buffer or its rows, or ends before it starts.
+    #[error("range {start}..{end} is not valid for a length of {len}")]
     OutOfBounds {
         /// First element of the range.
         start: u64,
         /// One past its last element.
         end: u64,
-        /// Elements of the buffer.
+        /// Elements of the buffer, or rows of the layout.
         len: u64,
     },
     /// Two lengths that must agree do not.
-    #[error("{given} elements were given for a buffer of {expected}")]
+    #[error("the lengths do not match: expected {expected}, given {given}")]
     LengthMismatch {
-        /// Elements of the destination.
+        /// Elements that were expected: those of the destination, or 1 for a single value.
         expected: u64,
         /// Elements that were given.
         given: u64,
     },
     /// A buffer cannot be cut into that many aligned pieces.
-    #[error("{len} elements cannot be cut into {parts} pieces that start at {alignment} bytes")]
+    #[error(
+        "the buffer cannot be cut into aligned parts: length {len}, parts {parts}, alignment {alignment}"
+    )]
     BadParts {
         /// Elements of the buffer.
         len: u64,
@@ -152,7 +203,10 @@ pub enum ErrorKind {
         alignment: Alignment,
     },
     /// A row layout was made for elements of another size, for which its rows are not aligned.
-    #[error("the layout is for elements of {expected} bytes, the buffer's have {given}")]
+    #[error(
+        "the row layout is for elements of another size: bytes of an element in the layout {expected}, \
+         in the buffer {given}"
+    )]
     ElementMismatch {
         /// Bytes of an element of the layout.
         expected: u64,
@@ -160,7 +214,7 @@ pub enum ErrorKind {
         given: u64,
     },
     /// A buffer still holds bytes that nobody wrote since they were poisoned.
-    #[error("`{buffer}` was not written: element {index} still holds the poison pattern")]
+    #[error("{} was not written: element {index} still holds the poison pattern", Named(buffer))]
     Unwritten {
         /// The name that the caller gave the buffer.
         buffer: String,
@@ -181,11 +235,11 @@ pub enum ErrorKind {
     /// A root scope follows a plan now: plans change between root scopes only.
     #[error("a root scope follows a plan: plans can only be changed between root scopes")]
     PlanInUse,
-    /// Slots that are no plan.
+    /// Slots that an arena cannot follow as a plan.
     #[error(transparent)]
     SlotTable(#[from] SlotTableError),
     /// A stream or buffer of another device was given.
-    #[error("{what} is not of {device}, on which the arena lies")]
+    #[error("{what} does not belong to {device}, the arena's device")]
     WrongDevice {
         /// The stream or device that was given.
         what: String,
@@ -198,14 +252,25 @@ pub enum ErrorKind {
     /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Something is still used: it would have to be waited for, or taken first.
-    #[error("{what} is in use")]
+    /// The result to be queued lies in another arena, whose stream orders it.
+    #[error("the result lies in another arena than the queue")]
+    OtherArena,
+    /// Something is still in use: wait until that use has ended, or take the result first.
+    #[error("{what} is in use by {by}")]
     InUse {
-        /// What, and by whom.
+        /// What is in use.
         what: &'static str,
+        /// What uses it.
+        by: &'static str,
     },
+    /// Input slots, or a queue of results, were to be made with room for none.
+    #[error("0 slots were asked for: at least one is needed")]
+    NoSlots,
+    /// The next batch was asked for, and no input slot holds one.
+    #[error("no input slot holds a batch: call `fill` before `next`")]
+    NotFilled,
     /// There was nothing to choose from.
-    #[error("`{what}`: no way to do it was given")]
+    #[error("nothing to choose from was given for {}: give at least one choice", Named(what))]
     NoChoice {
         /// What was to be done.
         what: &'static str,
@@ -216,7 +281,7 @@ pub enum ErrorKind {
         /// Why.
         reason: String,
     },
-    /// A graph was captured under conditions that hold no more. Nothing was launched.
+    /// A graph was captured under conditions that no longer hold. Nothing was launched.
     #[error("the captured step is stale: {reason}")]
     StaleGraph {
         /// What has changed.
@@ -226,7 +291,7 @@ pub enum ErrorKind {
     /// failed or panicked. Or what a close left undone, told or not, was tried again and failed. This call
     /// did nothing; the cursor is back, and what the device did not do is tried again by the next request or
     /// opening.
-    #[error("closing `{scope}` (depth {depth}) failed earlier: {cause}")]
+    #[error("closing scope {} (depth {depth}) failed earlier: {cause}", Named(scope))]
     ClosingFailed {
         /// The scope's name.
         scope: &'static str,
@@ -252,8 +317,8 @@ pub enum ErrorKind {
         /// The scope that it was used in.
         used_in: ScopeId,
     },
-    /// A scope of another arena was to be closed; nothing was. Lifetimes rule it out in safe code.
-    #[error("the scope is of another arena")]
+    /// A scope of another arena was to be closed; nothing was closed. Lifetimes rule it out in safe code.
+    #[error("the scope belongs to another arena")]
     ForeignFrame,
     /// A stream that used the arena's memory could not be waited for when a scope closed, neither on
     /// the device nor on the host, so nothing may be reused: the arena takes no further scope.
@@ -262,15 +327,16 @@ pub enum ErrorKind {
 }
 
 /// A write outside a buffer of a [`Placement::Separate`](crate::Placement::Separate) arena, found when
-/// the scope closed that the buffer died with.
+/// the buffer's scope closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "somebody wrote outside a buffer: request {request} of the step, {bytes} bytes, closed with scope \
-     `{scope}`: the byte at {offset_bytes} from its start was overwritten"
+    "a write outside a buffer was found when scope {} closed: request {request} of the step, size \
+     {bytes} bytes, damaged at offset {offset_bytes} from the buffer's start",
+    Named(scope)
 )]
 #[non_exhaustive]
 pub struct GuardZone {
-    /// The scope whose close found it; empty without scopes.
+    /// The scope whose close found it; empty where the scope has no name.
     pub scope: &'static str,
     /// The buffer's request, counted from 0 since the root scope opened.
     pub request: u64,
@@ -312,19 +378,19 @@ pub struct Exhausted {
     pub call_site: Option<&'static Location<'static>>,
     /// The scope that asked, if one did.
     pub scope: Option<ScopeFacts>,
-    /// The plan that the step follows, and how it deviated from it, if it has one.
+    /// The plan that the step follows, if it has one, and how steps deviated from it.
     pub plan: Option<PlanFacts>,
 }
 
-/// What is known of the plan that a step follows.
+/// What is known about the plan that a step follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanFacts {
     /// Bytes that the plan takes above the mark.
     pub peak_bytes: u64,
-    /// What was not as planned since it was installed, this step included.
+    /// How often steps deviated from it since it was installed, this step included.
     pub deviations: Deviations,
-    /// The last of them that is known by its call, often this very request.
+    /// The last deviation whose call is known: often this request.
     pub last: Option<DeviationSite>,
 }
 
@@ -338,7 +404,7 @@ impl PlanFacts {
     }
 }
 
-/// What the scope that asked knew.
+/// What is known about the scope that asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScopeFacts {
@@ -348,7 +414,7 @@ pub struct ScopeFacts {
     pub depth: u32,
     /// Requests served since the root scope opened, if the step is observed, recorded or planned.
     pub requests: Option<u64>,
-    /// The largest of them, in bytes, likewise.
+    /// The size of the largest of them in bytes, under the same conditions.
     pub largest_bytes: Option<u64>,
     /// Root scopes closed before this one: resets to the mark so far.
     pub resets: u64,
@@ -377,7 +443,7 @@ impl ScopeId {
 impl fmt::Display for ScopeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { arena, number, depth, name } = self;
-        write!(f, "scope `{name}` (depth {depth}, number {number} of arena {arena})")
+        write!(f, "scope {} (depth {depth}, number {number} of arena {arena})", Named(name))
     }
 }
 
@@ -400,21 +466,24 @@ impl fmt::Display for Exhausted {
             write!(f, "; asked at {call_site}")?;
         }
         if let Some(scope) = &self.scope {
-            write!(f, "; in scope `{}` at depth {}, ", scope.name, scope.depth)?;
+            write!(f, "; in scope {} at depth {}", Named(scope.name), scope.depth)?;
             if let (Some(requests), Some(largest_bytes)) = (scope.requests, scope.largest_bytes) {
-                write!(f, "{requests} requests since its root opened (largest {largest_bytes}), ")?;
+                write!(
+                    f,
+                    ", requests since its root scope opened {requests} (largest {largest_bytes} bytes)"
+                )?;
             }
-            write!(f, "{} resets before", scope.resets)?;
+            write!(f, ", resets before {}", scope.resets)?;
         }
         if let Some(PlanFacts { peak_bytes, deviations, last }) = &self.plan {
-            write!(f, "; off its plan of {peak_bytes} bytes: {deviations}")?;
+            write!(f, "; its plan takes {peak_bytes} bytes, deviations so far: {deviations}")?;
             if let Some(site) = last {
-                write!(f, ", the last {site}")?;
+                write!(f, "; the last one: {site}")?;
             }
         }
         write!(
             f,
-            ". At least {} bytes are missing: raise the capacity, or ask for less (a smaller batch)",
+            ". Missing bytes: at least {}. Raise the capacity, or ask for less (a smaller batch)",
             self.missing_bytes
         )
     }
@@ -453,8 +522,8 @@ pub struct Shortage {
 pub enum DeviceErrorKind {
     /// This call failed; others may succeed.
     Refused,
-    /// The device has not so much memory free. The figures are missing where only the code of a failed call is
-    /// known, such as that of a call of cudarc.
+    /// The device has less free memory than was asked for. The figures are missing where only the code of a failed
+    /// call is known, such as that of a call of cudarc.
     OutOfMemory(Option<Shortage>),
     /// The call is not allowed while a graph is captured on the arena's stream. The driver was not
     /// called, and the capture goes on.

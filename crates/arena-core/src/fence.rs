@@ -1,4 +1,4 @@
-//! Streams that use the region beside the arena's own, and the order of reuse behind them.
+//! Streams other than the arena's own that use the region, and how reuse waits for them.
 //!
 //! The arena's own stream orders reuse by itself. Another stream is *declared*: it then waits for
 //! what is queued on the arena's stream, and every close makes the arena's stream wait for what was
@@ -34,7 +34,7 @@ struct State<D: Device> {
     declared: Vec<Declared<D::Stream>>,
     /// Made at the first declaration.
     event: Option<D::Event>,
-    /// A failure that nobody could be told of, for the next fallible call.
+    /// A failure that no call could return. The next call that can fail returns it.
     failure: Option<Error>,
     /// Why a stream could not be waited for: the end of this arena.
     lost: Option<DeviceError>,
@@ -42,7 +42,7 @@ struct State<D: Device> {
 
 struct Declared<S> {
     stream: S,
-    /// For a persistent buffer, which it may use for good.
+    /// For a persistent buffer, which the stream may use at any time.
     for_good: bool,
     /// For what dies with a scope: until one of this depth, or an outer one, closes.
     scope_depth: Option<u32>,
@@ -70,7 +70,7 @@ impl<D: Device> Fences<D> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Declares `stream` until a scope of `depth` closes (0: for good, for a persistent buffer), and makes
+    /// Declares `stream` until a scope of `depth` closes (0: permanently, for a persistent buffer), and makes
     /// it wait for the arena's stream.
     /// It is declared even if the wait fails, since its user may not be able to hold back.
     pub(crate) fn declare(&self, device: &D, stream: &D::Stream, depth: u32) -> Result<(), Error> {
@@ -96,7 +96,7 @@ impl<D: Device> Fences<D> {
     }
 
     /// Makes the arena's stream wait for what is queued on `stream` now.
-    pub(crate) fn join(&self, device: &D, stream: &D::Stream) -> Result<(), Error> {
+    pub(crate) fn wait_for(&self, device: &D, stream: &D::Stream) -> Result<(), Error> {
         if stream == device.stream() {
             return Ok(());
         }
@@ -115,21 +115,25 @@ impl<D: Device> Fences<D> {
     /// is returned all the same; if that fails too the arena is lost. A panic of the device forgets no
     /// declaration.
     #[inline]
-    pub(crate) fn join_all(&self, device: &D, depth: u32) -> Result<(), Error> {
-        if self.busy.load(Ordering::Relaxed) { self.join_declared(device, depth) } else { Ok(()) }
+    pub(crate) fn wait_for_all(&self, device: &D, depth: u32) -> Result<(), Error> {
+        if self.busy.load(Ordering::Relaxed) {
+            self.wait_for_declared(device, depth)
+        } else {
+            Ok(())
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn join_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
+    fn wait_for_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
         let mut state = self.lock();
         let State { declared, event, lost, .. } = &mut *state;
         let mut outcome = Ok(());
-        // Should the device panic, every stream is still declared, and the next join waits for all.
+        // Should the device panic, every stream is still declared, and the next close waits for all.
         for Declared { stream, for_good, .. } in declared.iter_mut() {
-            let joined =
+            let waited =
                 made(event, device).and_then(|event| order(device, event, stream, device.stream()));
-            let Err(error) = joined else { continue };
+            let Err(error) = waited else { continue };
             match device.synchronise_stream(stream) {
                 // Nothing runs while it is recorded, so no order is lost with the recording.
                 Ok(()) | Err(DeviceError { kind: DeviceErrorKind::InCapture, .. }) => {}

@@ -12,6 +12,13 @@ use crate::error::{Error, ErrorKind};
 /// # Errors
 ///
 /// [`ErrorKind::TooBig`] when that is more than [`MAX_BYTES`].
+///
+/// ```
+/// # use arena_core::{bytes_of};
+/// assert_eq!(bytes_of::<f32>(10)?, 40);
+/// assert!(bytes_of::<f32>(usize::MAX).is_err());
+/// # Ok::<(), arena_core::Error>(())
+/// ```
 #[inline]
 pub fn bytes_of<T>(len: usize) -> Result<u64, Error> {
     let element_bytes = size_of::<T>() as u64;
@@ -26,6 +33,13 @@ pub fn bytes_of<T>(len: usize) -> Result<u64, Error> {
 /// # Errors
 ///
 /// [`ErrorKind::TooBig`] when the product is more than [`MAX_BYTES`].
+///
+/// ```
+/// # use arena_core::{elements_of};
+/// assert_eq!(elements_of(&[64, 1, 28, 28])?, 50_176);
+/// assert!(elements_of(&[usize::MAX, 2]).is_err());
+/// # Ok::<(), arena_core::Error>(())
+/// ```
 pub fn elements_of(shape: &[usize]) -> Result<usize, Error> {
     let mut elements: u64 = 1;
     for &extent in shape {
@@ -70,6 +84,13 @@ impl Span {
 ///
 /// Cannot overflow for an address inside a region: that is at most 2⁶² ([`region_fits`]), which is
 /// itself a multiple of every alignment.
+///
+/// ```
+/// # use arena_core::{Alignment};
+/// # use arena_core::layout::align_up;
+/// assert_eq!(align_up(257, Alignment::DEFAULT), 512);
+/// assert_eq!(align_up(512, Alignment::DEFAULT), 512);
+/// ```
 #[inline]
 #[must_use]
 pub const fn align_up(address: u64, alignment: Alignment) -> u64 {
@@ -90,6 +111,13 @@ pub const fn align_down(address: u64, alignment: Alignment) -> u64 {
 /// `bytes` is at most [`MAX_BYTES`], as [`bytes_of`] makes sure. So the end cannot overflow: the
 /// rounded start is at most 2⁶². An empty request never fits here: it takes no room, so its caller
 /// answers it without asking. A limit of 0 refuses everything.
+///
+/// ```
+/// # use arena_core::{Alignment};
+/// # use arena_core::layout::fit;
+/// assert_eq!(fit(10, 1000, 40, Alignment::DEFAULT), Some((256, 296)));
+/// assert_eq!(fit(10, 295, 40, Alignment::DEFAULT), None); // one byte less
+/// ```
 #[inline]
 #[must_use]
 pub const fn fit(
@@ -186,7 +214,7 @@ impl RowLayout {
         self.rows
     }
 
-    /// Elements in a row that mean something.
+    /// Elements in a row, without the padding.
     #[must_use]
     pub const fn columns(&self) -> usize {
         self.columns
@@ -228,6 +256,14 @@ impl RowLayout {
     /// # Errors
     ///
     /// [`ErrorKind::ElementMismatch`] when it was not.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, RowLayout};
+    /// let layout = RowLayout::new::<f32>(2, 3, Alignment::DEFAULT)?;
+    /// assert!(layout.check_element::<u32>().is_ok()); // 4 bytes as well
+    /// assert!(layout.check_element::<f64>().is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn check_element<T>(&self) -> Result<(), Error> {
         let (expected, given) = (self.element_bytes, size_of::<T>() as u64);
         if expected == given {

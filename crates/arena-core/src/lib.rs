@@ -34,7 +34,8 @@ pub mod cuda;
 mod demand;
 mod detached;
 mod error;
-mod event_log;
+#[cfg(test)]
+mod error_texts;
 mod fence;
 mod gaps;
 mod hunting;
@@ -51,6 +52,7 @@ mod region;
 mod reset;
 mod signature;
 mod stats;
+mod step_log;
 mod steps;
 mod zones;
 
@@ -62,7 +64,6 @@ pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
     ScopeId, Shortage,
 };
-pub use event_log::{Event, EventLog};
 pub use layout::{RowLayout, Span, bytes_of, elements_of};
 pub use pin::RegionPin;
 pub use placement::Placement;
@@ -71,6 +72,7 @@ pub use raw_arena::RawArena;
 pub use reset::{POISON_BYTE, Reset};
 pub use signature::StepSignature;
 pub use stats::Stats;
+pub use step_log::{StepEvent, StepLog};
 
 /// What `arena-scope` is made of. Nobody else may call it: it can change with every version.
 #[doc(hidden)]

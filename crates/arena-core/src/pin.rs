@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::device::{Device, Host};
 use crate::region::Region;
 
-/// Keeps a region alive, and every byte of it what it is: while one lives, no kept buffer's bytes are
-/// used again and nothing is trimmed. A captured graph holds one, for it knows only addresses.
+/// Keeps a region alive and its layout unchanged: while a pin exists, the bytes of dropped kept buffers are not
+/// reused, and nothing is trimmed. A captured graph holds a pin, because it contains only addresses.
 pub struct RegionPin<D: Device = Host>(Arc<Region<D>>);
 
 impl<D: Device> RegionPin<D> {

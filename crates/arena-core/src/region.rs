@@ -45,7 +45,10 @@ impl<D: Device> Region<D> {
             kind: DeviceErrorKind::Refused,
         };
         if !region_fits(0, capacity_bytes) {
-            return Err(refuse(format!("{capacity_bytes} bytes are more than any memory")).into());
+            return Err(refuse(format!(
+                "a capacity of {capacity_bytes} bytes is larger than any memory"
+            ))
+            .into());
         }
         let claimed = Claimed::Base(device.base_alignment());
         let memory = device.obtain(capacity_bytes)?;
@@ -85,7 +88,7 @@ impl<D: Device> Region<D> {
         self.capacity_bytes
     }
 
-    /// Declares that `stream` uses this region until a scope of `depth` closes (0: for good), and makes
+    /// Declares that `stream` uses this region until a scope of `depth` closes (0: permanently), and makes
     /// it wait for the arena's stream. Scopes and buffers call this; their methods say more.
     ///
     /// # Errors
@@ -101,8 +104,8 @@ impl<D: Device> Region<D> {
     /// # Errors
     ///
     /// As for [`declare`](Self::declare).
-    pub fn join(&self, stream: &D::Stream) -> Result<(), Error> {
-        self.fences.join(&self.device, stream)
+    pub fn wait_for(&self, stream: &D::Stream) -> Result<(), Error> {
+        self.fences.wait_for(&self.device, stream)
     }
 
     /// The declared stream that `is_it` recognises.
@@ -119,8 +122,8 @@ impl<D: Device> Region<D> {
     }
 
     #[inline]
-    pub(crate) fn join_declared(&self, depth: u32) -> Result<(), Error> {
-        self.fences.join_all(&self.device, depth)
+    pub(crate) fn wait_for_declared(&self, depth: u32) -> Result<(), Error> {
+        self.fences.wait_for_all(&self.device, depth)
     }
 
     pub(crate) fn fences(&self) -> &Fences<D> {
@@ -224,7 +227,7 @@ impl<D: Device> Drop for Region<D> {
         let Some(memory) = self.memory.take() else { return };
         // A failure cannot be told to anybody here, and holding the memory would not mend it. After a panic
         // nobody knows what was waited for, so the memory is given up.
-        if unless_it_panics(|| self.join_declared(0)).is_none() {
+        if unless_it_panics(|| self.wait_for_declared(0)).is_none() {
             return;
         }
         unless_it_panics(|| {

@@ -6,24 +6,29 @@
 /// integer as -1.
 pub const POISON_BYTE: u8 = 0xff;
 
-/// What a closing scope does with the bytes it used: exactly [start of the scope, high-water), in
-/// stream order, before any of them is given out again. The bytes of a kept buffer that was dropped are
-/// treated alike before they come back.
+/// What a scope does with its bytes when it closes: the bytes from its start up to its high-water, in stream
+/// order, before any of them is given out again. The bytes of a dropped kept buffer are treated in the same
+/// way before they are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reset {
     /// Nothing: the next scope finds what this one left. Closing costs the same for any size.
     #[default]
     Keep,
-    /// Sets them to zero. What a scope used is zero at the start of the next one; a buffer that is
-    /// asked for in the middle of a scope is not promised to be (that is `alloc_zeroed`).
+    /// Sets them to zero. The bytes that a scope used are zero at the start of the next scope. A buffer that is
+    /// made later in a scope may contain other bytes; use `alloc_zeroed` for that.
     Zero,
-    /// Sets each to `0xff`, so that every float reads as NaN and a read of stale memory shows. With
-    /// this as the arena's policy, fresh memory is poisoned too, before its first use.
+    /// Sets each byte to `0xff`, so that every float reads as NaN and a read of stale memory is visible. As the
+    /// policy of the arena it also poisons new memory before its first use.
     Poison,
 }
 
 impl Reset {
-    /// What each byte is set to, if any.
+    /// The value that each byte is set to; `None` for [`Keep`](Self::Keep).
+    ///
+    /// ```
+    /// # use arena_core::{Reset};
+    /// assert_eq!((Reset::Keep.byte(), Reset::Zero.byte()), (None, Some(0)));
+    /// ```
     #[must_use]
     pub const fn byte(self) -> Option<u8> {
         match self {

@@ -7,11 +7,11 @@ use std::fmt;
 
 use crate::bytes::Alignment;
 
-/// A hash over the (offset, size, alignment, depth) of a root scope's requests, in order, and the plan
-/// that it follows. Empty requests do not count: they have no byte.
+/// A hash over the requests of a root scope in order (offset, size, alignment and depth of each) and over the
+/// plan that it follows. Empty requests do not count.
 ///
-/// Offsets count from the region's base, so inside one arena two steps with equal signatures got
-/// equal addresses, up to a collision of 64 bits. A step has a signature if it was observed, recorded,
+/// Offsets count from the base of the region. So two steps of one arena with equal signatures got equal
+/// addresses, except for a collision of the 64-bit hash. A step has a signature if it was observed, recorded,
 /// planned or captured; a plain bump step has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StepSignature(u64);

@@ -30,7 +30,6 @@ use crate::demand::Demand;
 use crate::detached::Drops;
 use crate::device::{Device, Host, Probe};
 use crate::error::{Error, ErrorKind, ScopeFacts};
-use crate::event_log::EventLog;
 use crate::hunting::Separate;
 use crate::layout::{Span, bytes_of};
 use crate::one_thread::UsedOnSeveralThreads;
@@ -41,6 +40,7 @@ use crate::region::{Region, unless_it_panics};
 use crate::reset::Reset;
 use crate::signature::{Running, StepSignature};
 use crate::stats::Stats;
+use crate::step_log::StepLog;
 use crate::zones::Zones;
 
 use debts::Debts;
@@ -66,7 +66,7 @@ pub struct Steps<D: Device = Host> {
     signs: Cell<bool>,
     /// The signature before the last request that came down the ladder.
     signed_before: Cell<[u64; 3]>,
-    log: RefCell<Option<EventLog>>,
+    log: RefCell<Option<StepLog>>,
     poisoned_to: Cell<Option<u64>>,
     debts: Debts,
     demand: Option<RefCell<Demand>>,
@@ -200,7 +200,7 @@ impl<D: Device> Steps<D> {
         self.frames.id(depth)
     }
 
-    /// Sets the mark: what is persistent so far lies below it for good. Under [`Reset::Poison`] fresh
+    /// Sets the mark: the persistent buffers made so far lie below it. Under [`Reset::Poison`] fresh
     /// memory is poisoned from now on.
     ///
     /// # Errors
@@ -379,7 +379,7 @@ impl Steps<Probe> {
 }
 
 impl<D: Device> Drop for Steps<D> {
-    /// Ends the ranges of scopes that were forgotten for good, the innermost first. What the region owes
+    /// Ends the ranges of scopes that were never closed, the innermost first. What the region owes
     /// its streams is its own to wait for.
     fn drop(&mut self) {
         let mut ranges = std::mem::take(self.debts.ranges.get_mut());

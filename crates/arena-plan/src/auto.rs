@@ -5,19 +5,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use arena_scope::plan::{Planner, SlotTable};
-use arena_scope::record::EventLog;
+use arena_scope::record::StepLog;
 use arena_scope::{Arena, Device, StepKey};
 
 use crate::record::PlannedStep;
 use crate::solve::Options;
 
-/// How many steps in a row may deviate before the step is recorded and planned anew.
+/// After this many consecutive steps that deviate, the step is recorded and planned again.
 pub const PATIENCE: u32 = 8;
 
-/// Solves recorded steps on a thread of its own, which ends when the planner is dropped.
+/// Solves recorded steps on a separate thread, which ends when the planner is dropped.
 #[derive(Debug)]
 pub struct BackgroundPlanner {
-    records: Sender<(StepKey, EventLog)>,
+    records: Sender<(StepKey, StepLog)>,
     plans: Receiver<(StepKey, SlotTable)>,
 }
 
@@ -26,9 +26,9 @@ impl BackgroundPlanner {
     ///
     /// # Errors
     ///
-    /// When the operating system gives no thread.
+    /// When the operating system cannot start a thread.
     pub fn start(options: Options) -> io::Result<Self> {
-        let (records, to_solve) = channel::<(StepKey, EventLog)>();
+        let (records, to_solve) = channel::<(StepKey, StepLog)>();
         let (solved, plans) = channel();
         thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
             for (key, log) in to_solve {
@@ -46,7 +46,7 @@ impl BackgroundPlanner {
 }
 
 impl Planner for BackgroundPlanner {
-    fn recorded(&mut self, key: StepKey, log: &EventLog) {
+    fn recorded(&mut self, key: StepKey, log: &StepLog) {
         // Without its thread there are no more plans, and steps go on as they are.
         let _ = self.records.send((key, log.clone()));
     }
@@ -56,10 +56,11 @@ impl Planner for BackgroundPlanner {
     }
 }
 
-/// Plans by itself.
+/// An arena that plans its steps automatically.
 pub trait AutoPlan {
-    /// Records the first step of each kind, solves it beside the next steps, and replays it from then
-    /// on. After [`PATIENCE`] deviating steps in a row the step is recorded and planned anew.
+    /// Records the first step of each kind, solves it on another thread while the next steps run, and follows the
+    /// plan when it is ready. After [`PATIENCE`] consecutive steps that deviate, the step is recorded and planned
+    /// again.
     ///
     /// ```
     /// use arena_plan::{AutoPlan, Options};
@@ -71,7 +72,7 @@ pub trait AutoPlan {
     /// while arena.plan_span(step).is_none() {
     ///     arena.scope_with(step, |scope| {
     ///         drop(scope.alloc::<f32>(1000)?);
-    ///         scope.alloc::<f32>(1000).map(drop)     // will lie where the first one lay
+    ///         scope.alloc::<f32>(1000).map(drop)     // a plan gives it the bytes of the first one
     ///     })?;
     /// }
     /// assert_eq!(arena.plan_span(step).map(|span| span.len_bytes()), Some(4000));

@@ -1,4 +1,4 @@
-//! The lower bound: the most bytes that are live at once. No plan can do with less.
+//! The lower bound: the most bytes that are live at once. No plan can need less.
 
 use crate::instance::Instance;
 use crate::sections::Sections;

@@ -1,7 +1,7 @@
-//! A picture of a step: the same buffers once bumped and once planned, to one scale.
+//! A picture of a step: the same buffers, first bumped and then planned, at the same scale.
 //!
-//! Time runs to the right, in events of the step; bytes go up. Each buffer is a rectangle as wide as
-//! its life and as high as the bytes that it occupies.
+//! Time runs to the right, in events of the step; bytes go up. Each buffer is a rectangle: its width is its
+//! lifetime, and its height is the bytes that it occupies.
 
 use std::fmt::{self, Write};
 
@@ -19,8 +19,16 @@ const HEIGHT: f64 = TOP + PANEL.1 + BOTTOM;
 /// From the smallest buffers to the largest: each colour stands for a factor of 16.
 const COLOURS: [&str; 6] = ["#6c757d", "#8e6bbf", "#2a9d8f", "#e9b949", "#e76f51", "#457b9d"];
 
-/// An SVG of a plan beside what a bump does with the same step: each buffer above the one before, and
-/// none reused. The title is text, not markup.
+/// An SVG of a plan beside the bump of the same step, where each buffer lies above the one before and no byte is
+/// reused. The title is plain text, not markup.
+///
+/// ```
+/// # use arena_plan::{Buffer, Instance, Options, draw, solve};
+/// let instance = Instance::new(vec![Buffer::new(0, 2, 512), Buffer::new(1, 3, 256)])?;
+/// let svg = draw(&solve(&instance, &Options::default()).plan, "two buffers");
+/// assert!(svg.starts_with("<svg") && svg.contains("two buffers"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn draw(plan: &Plan, title: &str) -> String {
     let mut svg = String::new();

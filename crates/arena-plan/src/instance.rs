@@ -9,7 +9,7 @@ pub struct Buffer {
     pub birth: u64,
     /// Time of the death. The lifetime is half-open: a buffer born at another's death may take its bytes.
     pub death: u64,
-    /// Bytes asked for; 0 is legal and occupies nothing.
+    /// The size in bytes. 0 is allowed and occupies nothing.
     pub size_bytes: u64,
     /// The offset is a multiple of this power of two.
     pub alignment_bytes: u64,
@@ -25,6 +25,11 @@ impl Buffer {
     }
 
     /// The same buffer with another alignment.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer};
+    /// assert_eq!(Buffer::new(0, 1, 100).aligned(64).alignment_bytes, 64);
+    /// ```
     #[must_use]
     pub fn aligned(self, alignment_bytes: u64) -> Self {
         Self { alignment_bytes, ..self }
@@ -37,13 +42,20 @@ impl Buffer {
     }
 
     /// Whether both are live at some moment.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer};
+    /// let first = Buffer::new(0, 2, 100);
+    /// assert!(first.overlaps_in_time(&Buffer::new(1, 3, 100)));
+    /// assert!(!first.overlaps_in_time(&Buffer::new(2, 3, 100))); // a death at 2 comes before a birth at 2
+    /// ```
     #[must_use]
     pub fn overlaps_in_time(&self, other: &Self) -> bool {
         self.birth < other.death && other.birth < self.death
     }
 }
 
-/// Why a list of buffers is no instance.
+/// Why a list of buffers is not a valid instance.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InstanceError {
@@ -62,7 +74,7 @@ pub enum InstanceError {
     BadAlignment {
         /// Position of the buffer.
         index: usize,
-        /// What it asks for.
+        /// Its alignment.
         alignment_bytes: u64,
     },
     /// A fixed offset is not a multiple of the buffer's own alignment.
@@ -78,7 +90,7 @@ pub enum InstanceError {
         /// Its alignment.
         alignment_bytes: u64,
     },
-    /// Two fixed buffers lie on each other while both live.
+    /// Two fixed buffers share bytes while both are live.
     #[error("buffers {first} and {second} are fixed on the same bytes while both live")]
     FixedOverlap {
         /// Position of one of them.
@@ -86,11 +98,11 @@ pub enum InstanceError {
         /// Position of the other.
         second: usize,
     },
-    /// The sizes add up to more than this crate calculates with.
+    /// The sum of the sizes is larger than this crate supports.
     #[error("the sizes and fixed offsets add up to more than {} bytes", Instance::MAX_TOTAL_BYTES)]
     TooLarge,
     /// More buffers than an index of 32 bits can name.
-    #[error("{0} buffers are more than an instance can hold ({max})", max = Instance::MAX_BUFFERS)]
+    #[error("an instance holds at most {max} buffers, not {0}", max = Instance::MAX_BUFFERS)]
     TooMany(usize),
 }
 
@@ -244,7 +256,14 @@ impl Instance {
         self.buffers[index].size_bytes.next_multiple_of(self.granule_bytes)
     }
 
-    /// What a bump arena needs: the sum of all that the buffers occupy.
+    /// What a bump arena needs: the sum of the bytes that the buffers occupy.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer, Instance};
+    /// let buffers = vec![Buffer::new(0, 1, 100).aligned(64), Buffer::new(1, 2, 64).aligned(64)];
+    /// assert_eq!(Instance::new(buffers)?.sum_bytes(), 128 + 64); // rounded up to the alignment
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn sum_bytes(&self) -> u64 {
         (0..self.len()).map(|index| self.occupied_bytes(index)).sum()

@@ -1,9 +1,9 @@
 //! Plans the offsets of a step's buffers, so that the step fits into the bytes that are live at once.
 //!
-//! A bump arena needs the *sum* of a step's buffers. But a step repeats: its sizes, births and deaths are
-//! known after one run, and offsets can be solved for once. The most bytes that are live at once are a
-//! lower bound for every plan; on recorded training steps the solver reaches it, which proves the plan
-//! optimal.
+//! A bump arena needs the *sum* of a step's buffers. But a training step repeats: after one run its sizes, births
+//! and deaths are known, and the offsets can be solved once. No plan can need less than the most bytes that are
+//! live at one moment. On recorded training steps the solver reaches this lower bound, which proves that the
+//! plan is optimal.
 //!
 //! ```
 //! use arena_plan::{Options, Trace, solve};
@@ -23,18 +23,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Two functions tie it to an arena: [`trace_of`] reads what an arena recorded, [`slot_table`] turns a plan
-//! into what an arena replays; [`PlannedStep`] does both. The solver itself knows nothing of arenas and
-//! devices. Everything here is deterministic for a seed, as long
-//! as no time limit strikes and one thread searches.
+//! Two functions connect it to an arena: [`trace_of`] reads what an arena recorded, and [`slot_table`] turns a
+//! plan into slots that an arena replays. [`PlannedStep`] does both. The solver itself does not know arenas or
+//! devices. Equal seeds give equal results, if one thread searches and no time limit is reached.
 //!
 //! | module | idea |
 //! |---|---|
 //! | [`Trace`], [`formats`] | where a step comes from: a recorder or a file |
 //! | [`PlannedStep`] | from an arena's record to a plan that it replays |
-//! | [`AutoPlan`] | the same by itself, while the loop runs |
+//! | [`AutoPlan`] | the same automatically, while the loop runs |
 //! | [`Instance`], [`Sections`] | what is to be planned, and its compressed time |
-//! | [`lower_bound`] | what no plan can stay below |
+//! | [`lower_bound`] | the bytes that every plan needs at least |
 //! | [`solve()`] | the stages, from microseconds to a search |
 //! | [`validate()`] | the independent judge that every plan passes |
 //! | [`Plan`] | what is saved and replayed |

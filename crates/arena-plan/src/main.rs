@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// Plan the offsets of a step's buffers.
 ///
-/// Reads minimalloc CSV and event traces (op,id,size_bytes,stream,step). The last line of the output is
+/// Reads minimalloc CSV and traces of allocations (op,id,size_bytes,stream,step). The last line of the output is
 /// peak=N bound=N buffers=N seconds=S optimal=yes|no, in bytes. Exit status: 0 within the capacity, 1 not
 /// found or not valid, 2 bad input.
 #[derive(Parser)]
@@ -33,7 +33,7 @@ enum Command {
     Check {
         /// The solution.
         file: PathBuf,
-        /// The capacity in bytes; without it any peak will do.
+        /// The capacity in bytes. Without it every peak is accepted.
         #[arg(long)]
         capacity: Option<u64>,
     },
@@ -41,18 +41,18 @@ enum Command {
     Bound {
         /// The step.
         file: PathBuf,
-        /// The step of an event trace; without it the whole trace is one step.
+        /// The step of a trace of allocations; without it the whole trace is one step.
         #[arg(long)]
         step: Option<u64>,
     },
-    /// Draw a step as SVG, once bumped and once planned.
+    /// Draw a step as SVG, bumped and planned.
     Draw {
-        /// The step, which is solved, or a plan (.json).
+        /// A step, which is solved first, or a plan (.json).
         file: PathBuf,
-        /// The step of an event trace; without it the whole trace is one step.
+        /// The step of a trace of allocations; without it the whole trace is one step.
         #[arg(long)]
         step: Option<u64>,
-        /// Write the picture there instead of to the standard output.
+        /// Write the picture to this file instead of the standard output.
         #[arg(long)]
         out: Option<PathBuf>,
     },
@@ -62,10 +62,11 @@ enum Command {
 struct Solve {
     /// The step.
     file: PathBuf,
-    /// Stop at a peak of at most this many bytes; without it the bound is the goal, any peak will do.
+    /// Stop at a peak of at most this many bytes. Without it the solver aims at the lower bound and accepts every
+    /// peak.
     #[arg(long)]
     capacity: Option<u64>,
-    /// Look for this long at most, instead of for a fixed amount of work.
+    /// Stop after this many seconds instead of after a fixed amount of work.
     #[arg(long)]
     seconds: Option<f64>,
     /// Equal seeds give equal plans with one thread and no time limit.
@@ -74,10 +75,10 @@ struct Solve {
     /// Threads for the search.
     #[arg(long, default_value_t = NonZeroUsize::MIN)]
     threads: NonZeroUsize,
-    /// The step of an event trace; without it the whole trace is one step.
+    /// The step of a trace of allocations; without it the whole trace is one step.
     #[arg(long)]
     step: Option<u64>,
-    /// Write the plan: as a plan if the name ends in .json, else as minimalloc CSV.
+    /// Write the result to this file: as a plan if the name ends in .json, otherwise as minimalloc CSV.
     #[arg(long)]
     out: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! A finished plan: where each buffer lies, how high that reaches, and for which program it holds.
+//! A finished plan: where each buffer lies, its peak, and the program that it is for.
 
 use std::io::{Read, Write};
 
@@ -41,24 +41,26 @@ pub struct Plan {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The file cannot be read or is not what [`Plan::save`] writes; says where.
+    /// The file cannot be read, or [`Plan::save`] did not write it. The error says where.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
     /// The file is of another kind or a later version.
-    #[error("format {format:?} version {version}: expected {FORMAT:?} version {VERSION}")]
+    #[error(
+        "the file has format {format:?} version {version}; expected is format {FORMAT:?} version {VERSION}"
+    )]
     Format {
         /// The kind that it states.
         format: String,
         /// The version that it states.
         version: u32,
     },
-    /// The buffers are no instance.
+    /// The buffers are not a valid instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// The offsets are no plan.
+    /// The offsets are not a valid plan.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// A stated figure is not what the buffers give: the file was damaged or edited.
+    /// A figure in the file does not match its buffers: the file was damaged or edited.
     #[error("the plan states {what} {stated}, but its buffers give {found}")]
     Stated {
         /// Which figure.
@@ -69,7 +71,9 @@ pub enum PlanError {
         found: String,
     },
     /// The plan was made for another number of buffers.
-    #[error("the plan has {planned} buffers, the program {asked}")]
+    #[error(
+        "the plan is for another program: buffers in the plan {planned}, in the program {asked}"
+    )]
     OtherLength {
         /// Buffers in the plan.
         planned: usize,
@@ -77,13 +81,15 @@ pub enum PlanError {
         asked: usize,
     },
     /// The plan was made for another program or alignment.
-    #[error("the plan is for another program: buffer {index} is {asked:?}, planned is {planned:?}")]
+    #[error(
+        "the plan is for another program: buffer {index} of the program is {asked:?}, of the plan {planned:?}"
+    )]
     OtherProgram {
         /// The first buffer that differs.
         index: usize,
-        /// What the plan knows.
+        /// The buffer in the plan.
         planned: Buffer,
-        /// What the program asks for.
+        /// The buffer of the program.
         asked: Buffer,
     },
 }
@@ -107,14 +113,22 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Violation`] when they are no plan for the instance.
+    /// [`PlanError::Violation`] when they are not a valid plan for the instance.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer, Instance, Plan};
+    /// let instance = Instance::new(vec![Buffer::new(0, 2, 100), Buffer::new(1, 3, 50)])?;
+    /// assert_eq!(Plan::new(instance.clone(), vec![0, 100])?.peak_bytes(), 150);
+    /// assert!(Plan::new(instance, vec![0, 0]).is_err()); // both live at 1
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(instance: Instance, offsets_bytes: Vec<u64>) -> Result<Self, PlanError> {
         let peak_bytes = validate(&instance, &offsets_bytes)?;
         let bound = lower_bound(&instance);
         Ok(Self { instance, offsets_bytes, peak_bytes, bound })
     }
 
-    /// What was planned.
+    /// The buffers that were planned.
     #[must_use]
     pub fn instance(&self) -> &Instance {
         &self.instance
@@ -132,7 +146,7 @@ impl Plan {
         self.peak_bytes
     }
 
-    /// What no plan can stay below.
+    /// The lower bound of every plan for these buffers.
     #[must_use]
     pub fn bound(&self) -> Bound {
         self.bound
@@ -188,6 +202,18 @@ impl Plan {
     /// # Errors
     ///
     /// When writing fails.
+    ///
+    /// ```
+    /// # use arena_plan::{Buffer, Instance, Options, Plan, solve};
+    /// let instance = Instance::new(vec![Buffer::new(0, 2, 512), Buffer::new(1, 3, 256)])?;
+    /// let plan = solve(&instance, &Options::default()).plan;
+    /// let mut file = Vec::new();
+    /// plan.save(&mut file)?;
+    /// let loaded = Plan::load(&file[..])?;
+    /// assert_eq!(loaded.offsets_bytes(), plan.offsets_bytes());
+    /// loaded.check_for(&instance)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn save(&self, mut to: impl Write) -> Result<(), PlanError> {
         let file = File {
             format: FORMAT.to_owned(),
@@ -205,11 +231,11 @@ impl Plan {
         Ok(())
     }
 
-    /// Reads a plan and checks all that it states: nothing in the file is taken on trust.
+    /// Reads a plan and checks everything that the file states.
     ///
     /// # Errors
     ///
-    /// Any [`PlanError`] but those of [`check_for`](Self::check_for). Never panics.
+    /// Any [`PlanError`] except those of [`check_for`](Self::check_for). It never panics.
     pub fn load(from: impl Read) -> Result<Self, PlanError> {
         let file: File = serde_json::from_reader(std::io::BufReader::new(from))?;
         if file.format != FORMAT || file.version != VERSION {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arena_scope::Alignment;
 use arena_scope::errors::SlotTableError;
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::{Event, EventLog};
+use arena_scope::record::{StepEvent, StepLog};
 use thiserror::Error;
 
 use crate::bound::{Bound, lower_bound};
@@ -15,10 +15,22 @@ use crate::plan::Plan;
 use crate::solve::{Options, solve};
 use crate::trace::Trace;
 
-/// The step that an arena recorded. A buffer dies when its handle is dropped, at the latest when its
-/// scope closes; empty requests leave no trace, for they need no byte.
+/// The step that an arena recorded. A buffer dies when its handle is dropped, or else when its scope closes.
+/// Empty requests are left out, because they need no byte.
+///
+/// ```
+/// # use arena_plan::{trace_of};
+/// use arena_scope::{Arena, ByteSize, Probe};
+///
+/// let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
+/// probe.record(None);
+/// probe.scope_named("train", |step| step.alloc::<f32>(100).map(drop))?;
+/// let trace = trace_of(&probe.recorded("train").expect("the step was recorded"));
+/// assert_eq!((trace.len(), trace.size_bytes(0)), (1, Some(400)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
-pub fn trace_of(log: &EventLog) -> Trace {
+pub fn trace_of(log: &StepLog) -> Trace {
     let mut trace = Trace::new();
     // Who lies at an offset now, and who was born in each open scope. The root's own opening may be
     // missing from the log.
@@ -26,22 +38,22 @@ pub fn trace_of(log: &EventLog) -> Trace {
     let mut scopes: Vec<Vec<u64>> = vec![Vec::new()];
     for event in log.events() {
         match *event {
-            Event::Alloc { bytes: 0, .. } => {}
-            Event::Alloc { offset_bytes, bytes, alignment } => {
+            StepEvent::Alloc { bytes: 0, .. } => {}
+            StepEvent::Alloc { offset_bytes, bytes, alignment } => {
                 at.insert(offset_bytes, trace.alloc(bytes, alignment.bytes()));
                 if let Some(scope) = scopes.last_mut() {
                     scope.push(offset_bytes);
                 }
             }
-            Event::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
-            Event::Open => scopes.push(Vec::new()),
-            Event::Merge => {
+            StepEvent::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
+            StepEvent::Open => scopes.push(Vec::new()),
+            StepEvent::Merge => {
                 let merged = scopes.pop().unwrap_or_default();
                 if let Some(around) = scopes.last_mut() {
                     around.extend(merged);
                 }
             }
-            Event::Close => {
+            StepEvent::Close => {
                 for offset_bytes in scopes.pop().into_iter().flatten() {
                     free(&mut trace, &mut at, offset_bytes);
                 }
@@ -60,8 +72,8 @@ fn free(trace: &mut Trace, at: &mut HashMap<u64, usize>, offset_bytes: u64) {
     }
 }
 
-/// The slots of a plan, for an arena to replay: in the order of births, which an instance from a file
-/// need not have.
+/// The slots of a plan, which an arena can follow. They are in the order of births; an instance from a file may
+/// have another order.
 ///
 /// # Errors
 ///
@@ -88,9 +100,9 @@ pub fn slot_table(plan: &Plan) -> Result<SlotTable, SlotTableError> {
 pub struct PlannedStep {
     /// The plan.
     pub plan: Plan,
-    /// Bytes of all its buffers together, each rounded up to its alignment: what the bump needs.
+    /// The sum of the bytes of all its buffers, each rounded up to its alignment: what the bump needs.
     pub sum_bytes: u64,
-    /// Bytes that are live at once at most: what no plan can stay below.
+    /// The most bytes that are live at once: the lower bound of every plan.
     pub bound: Bound,
     /// How long solving took; zero for a plan that was loaded.
     pub elapsed: Duration,
@@ -100,10 +112,10 @@ pub struct PlannedStep {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// The record is no instance.
+    /// The record is not a valid instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// The plan is none that an arena can follow.
+    /// An arena cannot follow the plan.
     #[error(transparent)]
     Slots(#[from] SlotTableError),
 }
@@ -113,14 +125,38 @@ impl PlannedStep {
     ///
     /// # Errors
     ///
-    /// [`StepError::Instance`] for sizes that add up beyond what the solver calculates with.
-    pub fn solve(log: &EventLog, options: &Options) -> Result<Self, StepError> {
+    /// [`StepError::Instance`] when the sum of the sizes is larger than the solver supports.
+    ///
+    /// ```
+    /// # use arena_plan::{Options, PlannedStep};
+    /// use arena_scope::{Arena, ByteSize, Error, Host, Probe, Scope};
+    ///
+    /// fn step(scope: &mut Scope<'_, '_, impl arena_scope::Device>) -> Result<u64, Error> {
+    ///     for _ in 0..10 {
+    ///         drop(scope.alloc::<f32>(1024)?); // the next one may have its bytes
+    ///     }
+    ///     Ok(scope.stats().used_bytes)
+    /// }
+    ///
+    /// let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
+    /// probe.record(None);
+    /// let bumped_bytes = probe.scope_named("train", |scope| step(scope))?;
+    /// let log = probe.recorded("train").expect("the step was recorded");
+    ///
+    /// let planned = PlannedStep::solve(&log, &Options::default())?;
+    /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.install_plan("train", planned.slots()?)?;
+    /// let planned_bytes = arena.scope_named("train", |scope| step(scope))?;
+    /// assert_eq!((bumped_bytes, planned_bytes), (40_960, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn solve(log: &StepLog, options: &Options) -> Result<Self, StepError> {
         let instance = trace_of(log).instance()?;
         let solution = solve(&instance, options);
         Ok(Self::of(instance, solution.plan, solution.elapsed))
     }
 
-    /// What was recorded, and a plan that was made for it before.
+    /// A recorded step with a plan that was made for it before.
     #[must_use]
     pub fn loaded(instance: Instance, plan: Plan) -> Self {
         Self::of(instance, plan, Duration::ZERO)

@@ -1,9 +1,10 @@
-//! Compressed time: what the solvers use in place of birth and death.
+//! Compressed time, which the solvers use instead of birth and death.
 
 use crate::instance::Instance;
 
-/// Time cut into sections. A new section begins only at the first death after births, so each
-/// section is a largest set of buffers live at once, and two buffers meet exactly if they share one.
+/// Time cut into sections. A new section begins only at the first death after births. So each section is a
+/// maximal set of buffers that are live at once, and two buffers overlap in time exactly if they share a
+/// section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sections {
     /// How many sections there are.

@@ -1,4 +1,4 @@
-//! The stages, cheapest first; each begins only where those before it were not enough.
+//! The stages, the cheapest first. A stage starts only if the stages before it were not enough.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,14 +12,14 @@ use crate::restarts::RandomOrders;
 use crate::search::{Answer, Budget, Searcher};
 use crate::skyline::{Skyline, order_by};
 
-/// How long to look, and for what.
+/// The goal and the budgets of the solver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Stop at a peak of at most this many bytes; `None`: as low as possible.
     pub capacity_bytes: Option<u64>,
-    /// Stop after this time. A plan that a time limit ends may differ from run to run.
+    /// Stop after this time. With a time limit the plan may differ from run to run.
     pub time_limit: Option<Duration>,
-    /// Equal seeds give equal plans, if one thread searches and no time limit strikes.
+    /// Equal seeds give equal plans, if one thread searches and no time limit is reached.
     pub seed: u64,
     /// Threads for the search.
     pub threads: NonZeroUsize,
@@ -44,7 +44,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Budgets that only the time ends.
+    /// Budgets without a limit other than this time.
     #[must_use]
     pub fn within(time_limit: Duration) -> Self {
         Self {
@@ -69,12 +69,12 @@ pub enum Stage {
     Search,
 }
 
-/// The best plan found, and what is known about better ones.
+/// The best plan found, and a lower bound for better ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Solution {
     /// The plan; it has passed the validator.
     pub plan: Plan,
-    /// No plan has a lower peak than this many bytes: the bound, or more where a search has proved so.
+    /// No plan has a lower peak than this many bytes: the lower bound, or more if a search has proved more.
     pub proved_bytes: u64,
     /// Which stage found it.
     pub stage: Stage,
@@ -83,7 +83,7 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// Whether it is certain that no plan is lower.
+    /// Whether it is proved that no plan has a lower peak.
     #[must_use]
     pub fn is_optimal(&self) -> bool {
         self.plan.peak_bytes() == self.proved_bytes
@@ -95,6 +95,16 @@ impl Solution {
 /// # Panics
 ///
 /// When a stage has produced an invalid plan, which would be a fault of this crate.
+///
+/// ```
+/// # use arena_plan::{Buffer, Instance, Options, solve};
+/// // Buffers that are born and die at these times, and their sizes.
+/// let buffers = vec![Buffer::new(0, 2, 512), Buffer::new(1, 3, 256), Buffer::new(2, 4, 512)];
+/// let solution = solve(&Instance::new(buffers)?, &Options::default());
+/// assert_eq!(solution.plan.peak_bytes(), 768); // the third takes the bytes of the first
+/// assert!(solution.is_optimal());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub fn solve(instance: &Instance, options: &Options) -> Solution {
     let begin = Instant::now();

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::instance::{Buffer, Instance, InstanceError};
 
-/// Collects the events of one step. The event's number is its time, so recording is two pushes and
-/// needs no clock; whatever is not freed lives to the end.
+/// Collects the events of one step. The number of an event is its time, so recording needs no clock. A buffer
+/// that is not freed lives to the end.
 ///
 /// ```
 /// use arena_plan::{Trace, lower_bound};
@@ -25,7 +25,7 @@ pub struct Trace {
     events: u64,
 }
 
-/// An event that cannot have happened.
+/// An event that is not possible.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -38,7 +38,7 @@ pub enum TraceError {
 }
 
 impl Trace {
-    /// A log without events.
+    /// A trace without events.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -62,6 +62,18 @@ impl Trace {
     /// # Errors
     ///
     /// [`TraceError`] when the buffer is not alive; nothing is logged then.
+    ///
+    /// ```
+    /// # use arena_plan::{Trace};
+    /// let mut step = Trace::new();
+    /// let first = step.alloc(100, 1);
+    /// step.free(first)?;
+    /// assert!(step.free(first).is_err()); // twice
+    /// let second = step.alloc(100, 1);
+    /// let instance = step.instance()?;
+    /// assert!(!instance.buffers()[first].overlaps_in_time(&instance.buffers()[second]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn free(&mut self, buffer: usize) -> Result<(), TraceError> {
         let logged = self.buffers.get_mut(buffer).ok_or(TraceError::Unknown(buffer))?;
         if logged.death != 0 {
@@ -94,7 +106,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// [`InstanceError`] for a bad alignment or absurd sizes.
+    /// [`InstanceError`] for an alignment that is not a power of two, or for sizes that are too large.
     pub fn instance(&self) -> Result<Instance, InstanceError> {
         let alive_to_the_end = |buffer: &Buffer| Buffer {
             death: if buffer.death == 0 { self.events } else { buffer.death },

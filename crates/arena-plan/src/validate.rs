@@ -1,4 +1,4 @@
-//! An independent judge of plans: shares no code and no compressed time with the solvers.
+//! An independent check of plans: it shares no code and no compressed time with the solvers.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,32 @@ use thiserror::Error;
 
 use crate::instance::Instance;
 
-/// Why offsets are no plan for an instance.
+/// Why offsets are not a valid plan for an instance.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Not one offset per buffer.
-    #[error("{offsets} offsets for {buffers} buffers")]
+    /// The number of offsets is not the number of buffers.
+    #[error("each buffer needs one offset: buffers {buffers}, offsets {offsets}")]
     Count {
-        /// How many offsets came.
+        /// How many offsets were given.
         offsets: usize,
         /// How many buffers there are.
         buffers: usize,
     },
     /// An offset is not a multiple of its buffer's alignment.
-    #[error("buffer {index} lies at {offset_bytes}, not a multiple of {alignment_bytes}")]
+    #[error(
+        "buffer {index} lies at offset {offset_bytes}, which is not a multiple of its alignment {alignment_bytes}"
+    )]
     Misaligned {
         /// Position of the buffer.
         index: usize,
         /// Where it lies.
         offset_bytes: u64,
-        /// What it asks for.
+        /// Its alignment.
         alignment_bytes: u64,
     },
     /// A buffer with a fixed offset lies elsewhere.
-    #[error("buffer {index} lies at {offset_bytes}, but is fixed at {fixed_bytes}")]
+    #[error("buffer {index} lies at offset {offset_bytes}, but is fixed at offset {fixed_bytes}")]
     Moved {
         /// Position of the buffer.
         index: usize,
@@ -47,13 +49,13 @@ pub enum Violation {
         second: usize,
     },
     /// An offset so large that its end cannot be expressed.
-    #[error("buffer {index} ends beyond the largest address")]
+    #[error("buffer {index} ends above the largest address")]
     Overflow {
         /// Position of the buffer.
         index: usize,
     },
     /// The peak is not what was claimed.
-    #[error("the peak is {actual_bytes}, not {claimed_bytes}")]
+    #[error("the plan claims a peak of {claimed_bytes} bytes, but its peak is {actual_bytes}")]
     WrongPeak {
         /// The peak found here.
         actual_bytes: u64,
@@ -103,6 +105,14 @@ pub(crate) fn first_overlap(mut spans: Vec<Span>) -> Option<(usize, usize)> {
 /// # Errors
 ///
 /// The first [`Violation`] found.
+///
+/// ```
+/// # use arena_plan::{Buffer, Instance, validate};
+/// let instance = Instance::new(vec![Buffer::new(0, 2, 100), Buffer::new(1, 3, 50)])?;
+/// assert_eq!(validate(&instance, &[0, 100])?, 150); // the peak
+/// assert!(validate(&instance, &[0, 99]).is_err()); // both live at 1, and share byte 99
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn validate(instance: &Instance, offsets_bytes: &[u64]) -> Result<u64, Violation> {
     if offsets_bytes.len() != instance.len() {
         return Err(Violation::Count { offsets: offsets_bytes.len(), buffers: instance.len() });
@@ -143,7 +153,7 @@ pub fn validate(instance: &Instance, offsets_bytes: &[u64]) -> Result<u64, Viola
     }
 }
 
-/// [`validate`], and the peak must be the one claimed.
+/// [`validate`] that also checks that the peak is the claimed one.
 ///
 /// # Errors
 ///

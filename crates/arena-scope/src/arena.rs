@@ -4,8 +4,8 @@ use std::fmt;
 
 use arena_core::for_scopes::Steps;
 use arena_core::{
-    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, EventLog,
-    Host, Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepSignature,
+    Alignment, ByteSize, Capacity, DeviationSite, Deviations, Device, Error, ErrorKind, Host,
+    Persistent, Placement, Pod, Probe, Reset, SlotTable, Span, Stats, StepLog, StepSignature,
 };
 
 use crate::guard::Guard;
@@ -17,11 +17,11 @@ use crate::state::State;
 use crate::steady_state::{NotSteady, SteadyState};
 use crate::step_key::StepKey;
 
-/// One device region: persistent buffers at its bottom, the mark where they end, and scopes above
-/// it that reset to it.
+/// One device region: persistent buffers at its bottom, the mark where they end, and scopes above the mark.
+/// When a root scope closes, the cursor goes back to the mark.
 ///
-/// It can be sent to another thread, but not shared with one. Its region goes back to the device
-/// when the arena and the last [`Persistent`] are gone.
+/// An arena can be sent to another thread, but not shared between threads. The region goes back to the device
+/// when the arena and the last [`Persistent`] are dropped.
 pub struct Arena<D: Device = Host> {
     pub(crate) state: State<D>,
 }
@@ -55,24 +55,47 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
-    /// What closing scopes do with their bytes, unless they say otherwise: [`Reset::Keep`] unless
-    /// set here.
+    /// What a scope does with its bytes when it closes, unless the scope has its own policy. The default is
+    /// [`Reset::Keep`].
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, Reset};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::kib(4));
+    /// let mut arena = builder.reset(Reset::Poison).build()?;
+    /// let fresh = arena.scope(|step| step.read(step.alloc::<f32>(2)?.view()))?;
+    /// assert!(fresh.iter().all(|value| value.is_nan()));
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub const fn reset(mut self, reset: Reset) -> Self {
         self.reset = reset;
         self
     }
 
-    /// The size with which the host bump of each depth begins: 16 KiB unless set here. It grows when
-    /// a step needs more.
+    /// The initial size of the host bump of each depth. The default is 16 KiB. It grows when a step needs
+    /// more.
     #[must_use]
     pub const fn host_bump(mut self, size: ByteSize) -> Self {
         self.host_bump = size;
         self
     }
 
-    /// Where transient buffers lie: [`Placement::Bump`] unless set here; the others are for hunting
+    /// Where transient buffers lie. The default is [`Placement::Bump`]; the other placements are for finding
     /// bugs.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, Placement};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::kib(4));
+    /// let mut arena = builder.placement(Placement::Separate).build()?;
+    /// let region = arena.base_address()..arena.base_address() + 4096;
+    /// arena.scope(|step| {
+    ///     let buffer = step.alloc::<f32>(8)?;
+    ///     assert!(!region.contains(&buffer.address())); // an allocation of its own
+    ///     assert_eq!(buffer.offset_bytes(), 0); // the offset stays that of the bump
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub const fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
@@ -95,6 +118,13 @@ impl<D: Device> ArenaBuilder<D> {
 
 impl<D: Device> Arena<D> {
     /// Begins to build an arena on `device`.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// let arena = Arena::builder(Host::new()).capacity(ByteSize::bytes_exact(1000)).build()?;
+    /// assert_eq!((arena.stats().capacity_bytes, arena.stats().used_bytes), (1000, 0));
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub const fn builder(device: D) -> ArenaBuilder<D> {
         ArenaBuilder {
@@ -108,14 +138,24 @@ impl<D: Device> Arena<D> {
 
     // --- persistent buffers and the mark ------------------------------------------------------
 
-    /// A persistent buffer of `len` elements with unspecified but initialised contents: below the
-    /// mark until that is set, afterwards kept at the region's top.
+    /// A persistent buffer of `len` elements with unspecified but initialised contents. Before the mark is set
+    /// it lies below the mark; afterwards it is kept at the top of the region.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when it does not fit,
     /// [`ErrorKind::TooBig`](arena_core::ErrorKind::TooBig) when it never can, or an error that an
     /// earlier close left behind.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut weights = arena.persistent::<f32>(3)?;
+    /// weights.view_mut().write(&[1.0, 2.0, 3.0])?;
+    /// arena.scope(|step| step.alloc_zeroed::<f32>(100).map(drop))?;
+    /// assert_eq!(weights.as_slice(), [1.0, 2.0, 3.0]); // no scope touches it
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
         self.state.steps.persistent(len, Alignment::DEFAULT, 0)
@@ -126,6 +166,14 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the fill.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let velocity = arena.persistent_zeroed::<f32>(3)?;
+    /// assert_eq!(velocity.as_slice(), [0.0; 3]);
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn persistent_zeroed<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
         self.state.steps.persistent_zeroed(len, Alignment::DEFAULT)
@@ -136,6 +184,15 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let weights = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// assert_eq!(weights.as_slice(), [1.0, 2.0]);
+    /// assert_eq!(arena.stats().used_bytes, 8);
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn persistent_from<T: Pod>(&self, values: &[T]) -> Result<Persistent<T, D>, Error> {
         self.state.steps.persistent_from(values, Alignment::DEFAULT)
@@ -147,19 +204,42 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// [`ErrorKind::MarkAlreadySet`](arena_core::ErrorKind::MarkAlreadySet) when it is set already.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let weights = arena.persistent::<f32>(100)?;
+    /// arena.mark()?;
+    /// assert_eq!(arena.stats().mark_bytes, 400);
+    /// let later = arena.persistent::<f32>(100)?;
+    /// assert!(!weights.is_kept() && later.is_kept()); // at the region's top
+    /// assert!(arena.mark().is_err()); // once
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn mark(&mut self) -> Result<(), Error> {
         self.state.steps.set_mark()
     }
 
     // --- scopes -------------------------------------------------------------------------------
 
-    /// Runs `body` in a scope above the mark. When it ends, however it ends, the cursor is back at
-    /// the mark.
+    /// Runs `body` in a scope above the mark. When `body` ends, by a return, an error or a panic, the cursor
+    /// goes back to the mark.
     ///
     /// # Errors
     ///
     /// What `body` returns; or an error of opening (an earlier failure) or closing (a refused
     /// clearing).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let sum = arena.scope(|step| {
+    ///     let x = step.upload(&[1.0_f32, 2.0])?;
+    ///     arena_scope::Ok(x.as_slice().iter().sum::<f32>())
+    /// })?;
+    /// assert_eq!((sum, arena.stats().used_bytes), (3.0, 0));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn scope<'a, R, E: From<Error>>(
         &'a mut self,
         body: impl for<'s> FnOnce(&mut Scope<'s, 'a, D>) -> Result<R, E>,
@@ -167,12 +247,19 @@ impl<D: Device> Arena<D> {
         self.scope_with(ScopeOptions::default(), body)
     }
 
-    /// [`scope`](Self::scope) with a name, which errors show, and which says which steps repeat each
-    /// other.
+    /// [`scope`](Self::scope) with a name. Errors show it, and steps of one name are compared with each other.
     ///
     /// # Errors
     ///
     /// As for [`scope`](Self::scope).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let too_large = arena.scope_named("train", |step| step.alloc::<u8>(5000).map(drop));
+    /// assert!(too_large.unwrap_err().to_string().contains("in scope `train`"));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn scope_named<'a, R, E: From<Error>>(
         &'a mut self,
         name: &'static str,
@@ -186,6 +273,16 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`scope`](Self::scope).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, Reset, ScopeOptions};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let zero = ScopeOptions::named("train").reset(Reset::Zero);
+    /// arena.scope_with(zero, |step| step.upload(&[7_u8; 4]).map(drop))?;
+    /// let next = arena.scope(|step| step.read(step.alloc::<u8>(4)?.view()))?;
+    /// assert_eq!(next, [0; 4]);
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn scope_with<'a, R, E: From<Error>>(
         &'a mut self,
         options: impl Into<ScopeOptions>,
@@ -196,11 +293,28 @@ impl<D: Device> Arena<D> {
         run(&self.state, self.state.open_root(options)?, body)
     }
 
-    /// Opens a scope in the guard form, where a closure does not fit.
+    /// Opens a scope in the guard form, for loops where a closure does not fit.
     ///
     /// # Errors
     ///
     /// An error that an earlier close left behind.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut steps = 0;
+    /// for batch in [8, 4, 0, 2] {
+    ///     let mut guard = arena.enter()?;
+    ///     if batch == 0 {
+    ///         break; // the guard is dropped, and closes the scope
+    ///     }
+    ///     guard.scope().alloc::<f32>(batch)?;
+    ///     guard.close()?;
+    ///     steps += 1;
+    /// }
+    /// assert_eq!((steps, arena.resets(), arena.stats().used_bytes), (2, 3, 0));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn enter(&mut self) -> Result<Guard<'_, D>, Error> {
         self.enter_with(ScopeOptions::default())
     }
@@ -210,6 +324,16 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// As for [`enter`](Self::enter).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut guard = arena.enter_with(ScopeOptions::named("evaluation"))?;
+    /// let refused = guard.scope().alloc::<u8>(5000).map(drop).unwrap_err();
+    /// assert!(refused.to_string().contains("`evaluation`"));
+    /// guard.close()?;
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn enter_with(&mut self, options: impl Into<ScopeOptions>) -> Result<Guard<'_, D>, Error> {
         let options = options.into();
         self.state.prepare_root(options.key());
@@ -218,44 +342,99 @@ impl<D: Device> Arena<D> {
 
     // --- figures ------------------------------------------------------------------------------
 
-    /// Where the arena stands.
+    /// The figures of the arena now.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let weights = arena.persistent::<u8>(100)?;
+    /// let stats = arena.stats();
+    /// assert_eq!((stats.used_bytes, stats.free_bytes), (100, 4096 - 100));
+    /// assert_eq!((stats.mark_bytes, stats.driver_allocations), (100, 1));
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.state.steps.stats()
     }
 
     /// Scopes closed so far, of any depth.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| step.scope(|inner| inner.alloc::<u8>(1).map(drop)))?;
+    /// assert_eq!(arena.generation(), 2); // the inner scope and the root scope
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.state.steps.generation()
     }
 
     /// Root scopes closed so far: resets to the mark.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| step.scope(|inner| inner.alloc::<u8>(1).map(drop)))?;
+    /// assert_eq!(arena.resets(), 1); // one root scope
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn resets(&self) -> u64 {
         self.state.steps.resets()
     }
 
     /// The signature of the last root scope that closed, if it was observed, recorded or planned, or if the
-    /// device captures graphs. A plain bump step has none: it costs nothing there.
+    /// device captures graphs. `None` for any other step, so that a plain bump does not pay for it.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.observe(None);
+    /// let mut signature_of = |len: usize| {
+    ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))?;
+    ///     arena_scope::Ok(arena.signature().expect("the step was observed"))
+    /// };
+    /// let first = signature_of(10)?;
+    /// assert_eq!(signature_of(10)?, first);
+    /// assert_ne!(signature_of(11)?, first);
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
-    pub fn signature(&self) -> Option<StepSignature> {
+    pub fn last_step_signature(&self) -> Option<StepSignature> {
         self.state.steps.last_step().signature
     }
 
     /// The highest cursor of the last root scope that closed, in bytes from the base.
     #[must_use]
-    pub fn high_water_bytes(&self) -> u64 {
+    pub fn last_step_high_water_bytes(&self) -> u64 {
         self.state.steps.last_step().high_water_bytes
     }
 
     /// The device that the region came from.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Device, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// assert_eq!(arena.device().name(), "host");
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn device(&self) -> &D {
         self.state.steps.region().device()
     }
 
     /// The device address of the region's first byte.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let weights = arena.persistent::<f32>(4)?;
+    /// assert_eq!(weights.address(), arena.base_address() + weights.offset_bytes());
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn base_address(&self) -> u64 {
         self.state.steps.region().base_address()
@@ -268,23 +447,53 @@ impl<D: Device> Arena<D> {
         &self.state.steps
     }
 
-    /// Gives the physical memory between the last root scope's high-water and the kept part back to
-    /// the device, while every address stays. Returns the bytes given back.
+    /// Gives physical memory back to the system, from the high-water of the last root scope up to the kept
+    /// part. Every address stays valid. Returns the number of bytes given back: whole pages on
+    /// [`Host`](crate::Host), 0 on a device that cannot do so ([`Cuda`](crate::Cuda), [`Probe`](crate::Probe)),
+    /// and 0 while a captured graph holds the region.
     ///
     /// # Errors
     ///
     /// The device's refusal.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+    /// for len in [1_000_000, 1000] {
+    ///     arena.scope(|step| step.alloc_zeroed::<u8>(len).map(drop))?; // one large step, one small one
+    /// }
+    /// assert!(arena.trim()? > 900_000);
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn trim(&mut self) -> Result<u64, Error> {
         self.state.settle_all();
         self.state.steps.trim(self.state.steps.last_step().high_water_bytes)
     }
 
-    /// Returns the error that an earlier close left behind, if there is one, and else tries again what a close
-    /// left undone. Every request and opening does so too; a loop that ends with a guard may want to ask.
+    /// Returns the error that an earlier close could not return, if there is one. Otherwise it tries again what a
+    /// close left undone. Every request and every opening of a scope does the same, so only a loop that ends by
+    /// dropping a guard needs this call.
     ///
     /// # Errors
     ///
-    /// That error, once.
+    /// That error, once; or the failure of the new try.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, Reset};
+    /// use arena_scope::device::{Call, Failing};
+    ///
+    /// let device = Failing::new(Host::new()); // a wrapper for tests
+    /// let switch = device.switch();
+    /// let builder = Arena::builder(device).capacity(ByteSize::kib(4));
+    /// let mut arena = builder.reset(Reset::Zero).build()?;
+    /// let mut guard = arena.enter()?;
+    /// guard.scope().alloc::<u8>(100)?;
+    /// switch.fail_nth(Call::Fill, 1);
+    /// drop(guard); // the close cannot clear, and a drop returns nothing
+    /// assert!(arena.check().is_err()); // so this call returns the error
+    /// assert!(arena.check().is_ok()); // and this one clears
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn check(&mut self) -> Result<(), Error> {
         self.state.settle_all();
         self.state.steps.ready()
@@ -292,25 +501,41 @@ impl<D: Device> Arena<D> {
 
     // --- plans ----------------------------------------------------------------------------------
 
-    /// Lets root scopes of this key follow a plan from now on, and those of the same name that have no plan
-    /// of their own. Their transient buffers lie where the plan says, above the mark; whatever is not as
-    /// planned is served by the bump, above the plan.
+    /// Root scopes of this key follow the plan from now on. So do root scopes of the same name whose variant has
+    /// no plan. Their transient buffers lie where the plan says, above the mark. The bump serves every request
+    /// that is not as planned, above the plan.
     ///
-    /// It sets the mark if that is not set. A plan installed for the same key before is replaced.
+    /// This sets the mark if it is not set. It replaces an earlier plan for the same key.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when the plan does not fit above the
     /// mark; nothing is changed then.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// let table = SlotTable::new(&[slot, slot])?; // the second buffer gets the bytes of the first
+    /// arena.install_plan("train", table)?;
+    /// let peak_bytes = arena.scope_named("train", |step| {
+    ///     drop(step.alloc::<u8>(256)?);
+    ///     drop(step.alloc::<u8>(256)?);
+    ///     arena_scope::Ok(step.stats().used_bytes)
+    /// })?;
+    /// assert_eq!(peak_bytes, 256);
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn install_plan(&mut self, key: impl Into<StepKey>, table: SlotTable) -> Result<(), Error> {
         self.state.settle_all();
         self.state.install_plan(key.into(), table)
     }
 
-    /// Lets `planner` make plans while the loop runs: it is told the first step of each kind, and another
-    /// one when `patience` steps in a row deviated from their plan (at least 1) and the next does so too.
-    /// What it has ready is installed when the next root scope opens. Steps are observed from now on, and
-    /// those that it is told of are recorded.
+    /// Lets `planner` make plans while the loop runs. It gets the record of the first step of each kind. It gets
+    /// another record when `patience` consecutive steps (at least 1) deviated from their plan and the next one
+    /// deviates too. A plan that is ready is installed when the next root scope opens. Steps are observed from
+    /// now on.
     pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
@@ -318,15 +543,42 @@ impl<D: Device> Arena<D> {
         self.state.set_planner(Planning { planner, patience: patience.max(1) });
     }
 
-    /// What was not as planned since the plan for this key was installed; `None` without a plan.
+    /// How often steps deviated since the plan for this key was installed; `None` without a plan.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
+    /// arena.scope_named("train", |step| step.alloc::<u8>(300).map(drop))?;
+    /// let deviations = arena.plan_deviations("train").expect("there is a plan");
+    /// assert_eq!((deviations.larger, deviations.missing), (1, 1)); // no request took the slot
+    /// assert_eq!(arena.plan_deviations("evaluation"), None);
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn plan_deviations(&self, key: impl Into<StepKey>) -> Option<Deviations> {
         let plan = self.state.plans.borrow().exact(key.into())?;
         self.state.steps.plan_deviations(plan)
     }
 
-    /// Where in the program requests were not as planned since the plan for this key was installed:
-    /// the first 32 places, each with how often.
+    /// The calls in the program whose requests were not as planned since the plan for this key was installed,
+    /// each with a count. At most the first 32 calls are kept.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
+    /// for _ in 0..2 {
+    ///     arena.scope_named("train", |step| step.alloc::<u8>(300).map(drop))?;
+    /// }
+    /// let sites = arena.plan_deviation_sites("train");
+    /// assert_eq!((sites.len(), sites[0].count), (1, 2)); // one call, twice
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn plan_deviation_sites(&self, key: impl Into<StepKey>) -> Vec<DeviationSite> {
         let plan = self.state.plans.borrow().exact(key.into());
@@ -334,34 +586,82 @@ impl<D: Device> Arena<D> {
     }
 
     /// Where the plan for this key lies in the region; `None` without a plan.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// let weights = arena.persistent::<u8>(256)?;
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 100, alignment: Alignment::DEFAULT };
+    /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
+    /// let span = arena.plan_span("train").expect("there is a plan");
+    /// assert_eq!((span.start_bytes, span.end_bytes), (256, 356)); // above the mark
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn plan_span(&self, key: impl Into<StepKey>) -> Option<Span> {
         let plan = self.state.plans.borrow().exact(key.into())?;
         self.state.steps.plan_span(plan)
     }
 
-    /// The requests, drops and scopes of the first step of a kind, to be planned; `None` without
-    /// [`record`](Self::record) or such a step.
+    /// The requests, drops and scopes of the first step of a kind, from which a plan can be made. `None` if
+    /// [`record`](Self::record) was not called, or no such step has closed since.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.record(None);
+    /// arena.scope_named("train", |step| step.alloc::<f32>(8).map(drop))?;
+    /// let log = arena.recorded("train").expect("the step was recorded");
+    /// assert_eq!(log.events().len(), 4); // the scope opens, a request, its drop, the scope closes
+    /// assert!(arena.recorded("evaluation").is_none());
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
-    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<EventLog> {
+    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<StepLog> {
         self.state.observer.borrow().as_ref()?.recorded(key.into())
     }
 
     // --- the steady state ---------------------------------------------------------------------
 
-    /// Watches root scopes from now on: the signature of each step is compared with that of the first of
-    /// its kind, and driver allocations and kept bytes are counted. It costs a few nanoseconds a request,
-    /// and may stay on; [`record`](Self::record) says more.
+    /// Observes root scopes from now on: compares the signature of each step with that of the first step of its
+    /// kind, and counts driver allocations and kept bytes. It costs a few nanoseconds for each request, so it
+    /// can stay on. [`record`](Self::record) also keeps the requests.
     ///
-    /// `heap_allocations`, if given, returns the number of host heap allocations so far; only a
-    /// program knows its global allocator.
+    /// `heap_allocations`, if given, returns the number of host heap allocations so far. The program gives it
+    /// because only the program knows its global allocator.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.observe(None);
+    /// for len in [8, 8, 9] {
+    ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))?;
+    /// }
+    /// let seen = arena.observed().expect("it is observed");
+    /// assert_eq!((seen.kinds[0].steps, seen.kinds[0].unstable_steps), (3, 1));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn observe(&mut self, heap_allocations: Option<fn() -> u64>) {
         self.watch(Observer::new(heap_allocations, false));
     }
 
-    /// [`observe`](Self::observe), and records each request, drop and scope as well: the first request that
-    /// differs is named, and a step can be planned from its [record](Self::recorded). Each request takes a
-    /// slower way meanwhile.
+    /// [`observe`](Self::observe) that also records each request, drop and scope. So the report names the first
+    /// request that differs, and a plan can be made from the [record](Self::recorded). Requests are slower
+    /// while steps are recorded.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.record(None);
+    /// for len in [8, 9] {
+    ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))?;
+    /// }
+    /// let difference = arena.observed().and_then(|seen| seen.divergence).expect("they differ");
+    /// assert_eq!(difference.step, 2);
+    /// assert_eq!(difference.at.expect("the steps were recorded").request, 0); // the first one
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn record(&mut self, heap_allocations: Option<fn() -> u64>) {
         self.watch(Observer::new(heap_allocations, true));
     }
@@ -372,23 +672,56 @@ impl<D: Device> Arena<D> {
         self.state.watch();
     }
 
-    /// What was seen since [`observe`](Self::observe) or [`record`](Self::record); `None` without.
+    /// The report since [`observe`](Self::observe) or [`record`](Self::record) was called; `None` if neither
+    /// was.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// assert!(arena.observed().is_none());
+    /// arena.observe(None);
+    /// arena.scope(|step| step.alloc::<f32>(8).map(drop))?;
+    /// assert_eq!(arena.observed().map(|seen| seen.steps()), Some(1));
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn observed(&self) -> Option<SteadyState> {
         self.state.observer.borrow().as_ref().map(Observer::report)
     }
 
-    /// Stops watching and returns what was seen.
+    /// Stops observing and returns the report.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.observe(None);
+    /// arena.scope(|step| step.alloc::<f32>(8).map(drop))?;
+    /// assert_eq!(arena.stop_observing().map(|seen| seen.steps()), Some(1));
+    /// assert!(arena.observed().is_none());
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
         self.state.settle_all();
         self.state.observer.get_mut().take().map(|observer| observer.report())
     }
 
-    /// Runs `step` so many times, records each, and measures whether the loop is in its steady state.
+    /// Runs `step` as often as `steps` says, records each time, and reports whether the loop is in its steady
+    /// state.
     ///
     /// # Errors
     ///
     /// What `step` returns.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let seen = arena.steady_state(4, |arena, n| {
+    ///     let len = if n == 3 { 9 } else { 8 };
+    ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))
+    /// })?;
+    /// assert_eq!(seen.divergence.map(|difference| difference.step), Some(4));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn steady_state<E>(
         &mut self,
         steps: u64,
@@ -406,6 +739,18 @@ impl<D: Device> Arena<D> {
     /// # Errors
     ///
     /// What `step` returns, or the promise that the loop broke.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let seen = arena.assert_steady_state(4, |arena, _| -> Result<(), Box<dyn std::error::Error>> {
+    ///     Ok(arena.scope(|step| step.alloc::<f32>(8).map(drop))?)
+    /// })?;
+    /// assert_eq!((seen.steps(), seen.late_driver_allocations()), (4, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn assert_steady_state<E: From<NotSteady>>(
         &mut self,
         steps: u64,
@@ -420,6 +765,18 @@ impl<D: Device> Arena<D> {
 impl Arena<Probe> {
     /// The smallest capacity in bytes that serves the requests made so far, in their order and with
     /// the padding of the kept part.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, Probe};
+    /// let step = |arena: &mut Arena<Probe>| arena.scope(|step| {
+    ///     step.alloc::<f32>(100)?;
+    ///     step.alloc::<f32>(100).map(drop)
+    /// });
+    /// let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
+    /// step(&mut probe)?;
+    /// assert_eq!(probe.smallest_capacity_bytes(), 512 + 400); // the second one starts at 512
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
         self.state.steps.smallest_capacity_bytes()

@@ -1,9 +1,9 @@
 //! A step captured as a graph, and replayed.
 //!
-//! A bump arena gives the same addresses to the same requests, so a step that repeats itself can be
-//! recorded once, and launched as a whole from then on. The graph knows only addresses. Therefore it is
-//! captured when the step has the signature of the step before, it pins the region, and it is replayed
-//! only while its kind of step still has that signature.
+//! A bump arena gives the same addresses to the same requests, so a step that repeats can be captured once and
+//! launched as a whole from then on. A graph contains only addresses. Therefore a step is captured only if it
+//! has the signature of the step before, the graph pins the region, and it is replayed only while steps of its
+//! kind still have that signature.
 //!
 //! This module opens `unsafe` for one call, the launch: see the proof in [`StepGraph::replay`].
 
@@ -19,12 +19,11 @@ use crate::options::ScopeOptions;
 use crate::scope::{Scope, run};
 use crate::step_key::StepKey;
 
-/// A training step that the device runs again by itself.
+/// A captured training step, which the device can run again without the host.
 ///
-/// It holds the region, and every byte of it that a buffer had when the step was captured: while it
-/// lives, the bytes of dropped kept buffers are not used again, and nothing is trimmed. Input and
-/// results go through persistent buffers, which are written before and read after
-/// [`replay`](Self::replay), in stream order.
+/// A graph keeps the region alive. While it exists, the bytes of dropped kept buffers are not reused, and
+/// `trim` gives nothing back. Pass inputs and results through persistent buffers: write them before
+/// [`replay`](Self::replay) and read them after it, in stream order.
 pub struct StepGraph<D: Captures> {
     /// Before the pin, so that it is gone before the region can be.
     graph: D::Graph,
@@ -35,24 +34,24 @@ pub struct StepGraph<D: Captures> {
 }
 
 impl<D: Captures> Arena<D> {
-    /// Captures a step: `body` runs once, for its requests and for what it queues, and nothing of that
-    /// is executed; that is what [`StepGraph::replay`] does.
+    /// Captures a step: `body` runs once, makes its requests and queues its work, but the device executes
+    /// nothing yet. [`StepGraph::replay`] executes it.
     ///
-    /// Only a stable step is captured: one whose signature is that of the root scope before it. Inside,
-    /// everything that would call the driver's allocator, wait, or read on the host is refused before
-    /// the driver is called ([`DeviceErrorKind::InCapture`](arena_core::DeviceErrorKind::InCapture)),
-    /// and so are `upload` and `promote` and persistent buffers: a replay would copy from host memory
-    /// that has long gone. A body that goes on after such a refusal is captured without the refused call.
+    /// Only a stable step is captured: its signature must be that of the root scope before it. Inside `body`,
+    /// every call that would allocate from the driver, wait, or read on the host is refused before the driver
+    /// is called ([`DeviceErrorKind::InCapture`](arena_core::DeviceErrorKind::InCapture)). `upload`, `promote`
+    /// and persistent buffers are refused too, because a replay would copy from host memory that no longer
+    /// exists. If `body` continues after a refusal, the step is captured without the refused call.
     ///
     /// # Errors
     ///
     /// What `body` returns; [`ErrorKind::NotCaptured`] when no step came before, when the signature
-    /// differs, or when a stream is declared from outside the step; or the device's refusal. Nothing is
-    /// being captured then, and the arena is at its mark.
+    /// differs, or when a stream is declared from outside the step; or the device's refusal. After an error no
+    /// capture is active, and the arena is at its mark.
     ///
     /// # Panics
     ///
-    /// Only if `body` does; the capture is thrown away.
+    /// If `body` panics. The capture is discarded.
     pub fn capture<'a, E: From<Error>>(
         &'a mut self,
         options: impl Into<ScopeOptions>,
@@ -101,8 +100,8 @@ impl<D: Captures> Arena<D> {
 }
 
 impl<D: Captures> StepGraph<D> {
-    /// Queues the step on the arena's stream. `&mut` proves that no scope is open, so that the step does
-    /// not write into the buffers of another one:
+    /// Queues the step on the arena's stream. `&mut` proves that no scope is open, so the step cannot write into
+    /// the buffers of an open scope:
     ///
     /// ```compile_fail,E0499
     /// use arena_core::device::Deferred;
@@ -120,10 +119,10 @@ impl<D: Captures> StepGraph<D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::StaleGraph`] when `arena` is another one than the step was captured on, when a later
-    /// step of the same name and variant had another signature or plan, or when buffers were kept since then
-    /// where the step has its transient ones; nothing is launched then. Otherwise the device's refusal,
-    /// or an error that an earlier close left behind.
+    /// [`ErrorKind::StaleGraph`] in three cases: `arena` is not the arena of the capture; a later step of the
+    /// same name and variant had another signature or plan; or buffers were kept since then where the step has
+    /// its transient buffers. Nothing is launched then. Otherwise the device's refusal, or an error that an
+    /// earlier close left behind.
     pub fn replay(&self, arena: &mut Arena<D>) -> Result<(), Error> {
         arena.state.settle_all();
         let state = &arena.state;
@@ -148,12 +147,12 @@ impl<D: Captures> StepGraph<D> {
             ));
         }
         // What a stream still does with a persistent buffer, it began before this step.
-        state.steps.join_declared()?;
+        state.steps.wait_for_declared()?;
         // SAFETY: by the numbers of `launch`. 1: the graph was captured on this region's device, for it is
         // this region that is pinned, and the pin holds its memory; the arena holds that of its placement.
         // 2: no scope is open, so no transient buffer is alive; what the step had of its own lies below its
         // high-water, and what is kept lies above; the bytes of persistent buffers that the step used are
-        // not given to another one while the region is pinned. 3: the streams of earlier scopes were joined
+        // not given to another one while the region is pinned. 3: the streams of earlier scopes were waited for
         // when those closed, and those that are declared for good just now.
         Ok(unsafe { region.device().launch(&self.graph) }?)
     }

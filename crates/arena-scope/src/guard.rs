@@ -1,4 +1,4 @@
-//! The guard form of a scope, for loops that no closure fits.
+//! The guard form of a scope, for loops where a closure does not fit.
 
 use std::fmt;
 
@@ -11,9 +11,8 @@ use crate::state::{State, WayBack};
 
 /// Keeps a scope open until it is dropped.
 ///
-/// It holds the way back and nothing else; the scope itself comes from [`scope`](Self::scope), by
-/// value, and borrows the guard. A guard that is forgotten wastes its scope's bytes until the scope
-/// around it closes.
+/// [`scope`](Self::scope) returns the open scope, which borrows the guard. If a guard is leaked
+/// (`std::mem::forget`), the bytes of its scope stay in use until the scope around it closes.
 ///
 /// ```
 /// use arena_scope::{Arena, ByteSize, Host};
@@ -24,7 +23,7 @@ use crate::state::{State, WayBack};
 /// let a = step.upload(&[1.0_f32, 2.0])?;
 /// assert_eq!(step.read(a.view())?, [1.0, 2.0]);
 /// drop(a);
-/// guard.close()?; // or drop it: a failure is then told by the next call
+/// guard.close()?; // or drop it: the next call then returns a failure
 /// assert_eq!(arena.stats().used_bytes, 0);
 /// # arena_scope::Ok(())
 /// ```
@@ -44,17 +43,37 @@ impl<'a, D: Device> Guard<'a, D> {
     }
 
     /// The open scope. Its buffers live as long as this borrow of the guard.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut guard = arena.enter()?;
+    /// let step = guard.scope();
+    /// let x = step.upload(&[2.0_f32])?;
+    /// assert_eq!(step.read_one(x.view())?, 2.0);
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn scope(&mut self) -> Scope<'_, 'a, D> {
         Scope::new(self.way_back.state, self.depth)
     }
 
-    /// Closes the scope and tells how that went.
+    /// Closes the scope and returns its error, if there is one.
     ///
     /// # Errors
     ///
-    /// A failure of the device, or a damaged guard zone. The cursor is back where the scope began all the
-    /// same, and what was not done is tried again by the next request or opening.
+    /// A failure of the device, or a damaged guard zone. In both cases the cursor is back where the scope began,
+    /// and the next request or opening tries again what was not done.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut guard = arena.enter()?;
+    /// guard.scope().alloc::<f32>(100)?;
+    /// guard.close()?;
+    /// assert_eq!((arena.resets(), arena.stats().used_bytes), (1, 0));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn close(self) -> Result<(), Error> {
         ScopeGuard::into_inner(self.way_back).close()
     }

@@ -1,20 +1,20 @@
 //! Scopes for training steps on one device region.
 //!
-//! A training loop has two lifetimes. Parameters live for the whole run; activations, gradients,
-//! workspaces and staging die when the step ends. So an [`Arena`] takes one region, puts persistent
-//! buffers at its bottom and sets *the mark* where they end; each [`Scope`] bumps a cursor above it
-//! and puts it back when it closes. A buffer carries its scope's lifetime, so that one that would be
-//! used too late does not compile.
+//! A training loop has two lifetimes. Parameters live for the whole run. Activations, gradients, workspaces and
+//! staging buffers die when the step ends. So an [`Arena`] takes one region, puts persistent buffers at its
+//! bottom, and sets *the mark* where they end. Each [`Scope`] places its buffers above the mark by moving a
+//! cursor, and moves the cursor back when it closes. A buffer has the lifetime of its scope, so a program that
+//! uses a buffer after its scope does not compile.
 //!
-//! It is not good for buffers that must be freed one by one in any order: nothing is reused before
-//! its scope closes.
+//! An arena does not suit steps that free buffers one by one in an order that changes from step to step. The
+//! bump reuses no byte before its scope closes, and a plan reuses bytes only where a step repeats another.
 //!
 //! ```
 //! use arena_scope::{Arena, ByteSize, Host};
 //!
 //! let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
 //! let weights = arena.persistent_from(&[0.5_f32; 800])?;
-//! arena.mark()?;                                        // 3200 bytes, from here on the floor
+//! arena.mark()?;                                        // scopes start above these 3200 bytes
 //!
 //! for step in 0..3_u8 {
 //!     let sum = arena.scope(|scope| {
@@ -35,7 +35,7 @@
 //! | a chunk from `malloc` | the region, obtained once; nothing grows |
 //! | a reference `&'a T` | [`Transient`], an address and a length on any device |
 //! | `reset(&mut self)` | the end of a [`Scope`]; scopes nest |
-//! | no `Drop` | dropping a buffer early reuses nothing, and is never needed |
+//! | no `Drop` | the bump reuses nothing when a buffer is dropped. A plan does: it gives the bytes of a dropped buffer to a later one, so drop early what you no longer need |
 
 #![deny(unsafe_code)]
 
@@ -93,7 +93,7 @@ pub mod plan {
 
 /// What a step did: its signature, and the record of its requests.
 pub mod record {
-    pub use arena_core::{Event, EventLog, StepSignature};
+    pub use arena_core::{StepEvent, StepLog, StepSignature};
 }
 
 /// The steady state: whether each step of a loop does what the first of its kind did.
@@ -121,7 +121,7 @@ pub mod steady {
 #[cfg(feature = "half")]
 pub use arena_core::half;
 
-/// What a training loop names: `use arena_scope::prelude::*;`.
+/// The names that a training loop needs: `use arena_scope::prelude::*;`.
 ///
 /// [`Ok`](crate::Ok) is not in it: it would hide the `Ok` of patterns.
 pub mod prelude {
@@ -131,8 +131,8 @@ pub mod prelude {
     };
 }
 
-/// `Ok` of a scope's closure whose error is [`Error`]: Rust cannot guess the type of an error that is only
-/// ever passed on by `?`.
+/// `Ok` with the error type [`Error`], for the end of a scope's closure. Rust cannot infer the error type of a
+/// closure that only uses `?`.
 ///
 /// ```
 /// # use arena_scope::{Arena, ByteSize, Host};

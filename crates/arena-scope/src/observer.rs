@@ -1,7 +1,7 @@
-//! Watches steps while they run, and remembers the first one of each kind to compare with.
+//! Observes steps while they run, and compares them with the first one of their kind.
 
 use arena_core::for_scopes::{StepFigures, Watch};
-use arena_core::{Event, EventLog, Stats};
+use arena_core::{Stats, StepEvent, StepLog};
 
 use crate::steady_state::{Divergence, DivergenceAt, SteadyState, StepKind};
 use crate::step_key::{KeyMap, StepKey};
@@ -15,7 +15,7 @@ pub(crate) struct Observer {
     kinds: KeyMap<Watched>,
     open: Option<Opened>,
     /// The log that the next recorded step is written to, or the last one was.
-    log: EventLog,
+    log: StepLog,
     /// The largest kept part at a close so far: what grows beyond it counts, made inside a step or
     /// between two. A kept buffer that each step replaces makes it rise and fall, and not grow.
     kept_bytes: Option<u64>,
@@ -26,7 +26,7 @@ pub(crate) struct Observer {
 #[derive(Debug)]
 struct Watched {
     figures: StepKind,
-    reference: EventLog,
+    reference: StepLog,
     /// The next step is the one to compare with: it is the first, or the first under another plan.
     fresh: bool,
 }
@@ -47,7 +47,7 @@ impl Observer {
             records,
             kinds: KeyMap::default(),
             open: None,
-            log: EventLog::default(),
+            log: StepLog::default(),
             kept_bytes: None,
             divergence: None,
         }
@@ -61,7 +61,7 @@ impl Observer {
     }
 
     /// The requests, drops and scopes of the first step of a kind, if each is recorded.
-    pub(crate) fn recorded(&self, key: StepKey) -> Option<EventLog> {
+    pub(crate) fn recorded(&self, key: StepKey) -> Option<StepLog> {
         let watched = self.kinds.get(key)?;
         (self.records && !watched.reference.events().is_empty()).then(|| watched.reference.clone())
     }
@@ -72,7 +72,7 @@ impl Observer {
     }
 
     /// The record of the step that closed last, if it was recorded.
-    pub(crate) fn last(&self) -> &EventLog {
+    pub(crate) fn last(&self) -> &StepLog {
         &self.log
     }
 
@@ -101,14 +101,14 @@ impl Observer {
     }
 
     /// The root scope has closed; `log` is its record, if it was recorded.
-    pub(crate) fn close(&mut self, step: StepFigures, log: Option<EventLog>, stats: &Stats) {
+    pub(crate) fn close(&mut self, step: StepFigures, log: Option<StepLog>, stats: &Stats) {
         let heap_allocations = self.count_heap();
         let Some(opened) = self.open.take() else { return };
         self.kept_bytes = Some(stats.kept_bytes.max(opened.kept_bytes));
         self.log = log.unwrap_or_else(|| std::mem::take(&mut self.log));
         let watched = self.kinds.get_or_insert_with(opened.key, || Watched {
             figures: StepKind::new(opened.key),
-            reference: EventLog::default(),
+            reference: StepLog::default(),
             fresh: true,
         });
 
@@ -141,7 +141,7 @@ impl Observer {
 
 /// Where a step's requests first differ from the first step's. Drops do not count: they decide no address
 /// of a bump.
-fn first_difference(expected: &EventLog, found: &EventLog) -> DivergenceAt {
+fn first_difference(expected: &StepLog, found: &StepLog) -> DivergenceAt {
     let (mut expected, mut found) = (requests(expected), requests(found));
     let mut request = 0;
     loop {
@@ -151,10 +151,10 @@ fn first_difference(expected: &EventLog, found: &EventLog) -> DivergenceAt {
         if expected != found || expected.is_none() {
             return DivergenceAt { request, expected, found };
         }
-        request += u64::from(matches!(found, Some(Event::Alloc { .. })));
+        request += u64::from(matches!(found, Some(StepEvent::Alloc { .. })));
     }
 }
 
-fn requests(log: &EventLog) -> impl Iterator<Item = Event> {
-    log.events().iter().copied().filter(|event| !matches!(event, Event::Drop { .. }))
+fn requests(log: &StepLog) -> impl Iterator<Item = StepEvent> {
+    log.events().iter().copied().filter(|event| !matches!(event, StepEvent::Drop { .. }))
 }

@@ -4,7 +4,7 @@ use arena_core::Reset;
 
 use crate::step_key::StepKey;
 
-/// How a scope is opened, where the defaults do not do: its key, how it clears, and what it needs.
+/// How a scope is opened, where the defaults do not suit: its key, its reset policy, and what it needs.
 ///
 /// ```
 /// use arena_scope::{Reset, ScopeOptions};
@@ -26,7 +26,13 @@ impl ScopeOptions {
         Self { key: StepKey::named(name), reset: None, needs_bytes: 0 }
     }
 
-    /// Tells scopes of one name apart, see [`StepKey`].
+    /// The variant of the key, for steps of one name that differ: see [`StepKey`].
+    ///
+    /// ```
+    /// use arena_scope::ScopeOptions;
+    /// let options = ScopeOptions::named("train").variant(7);
+    /// assert_eq!((options.key().name, options.key().variant), ("train", 7));
+    /// ```
     #[must_use]
     pub const fn variant(mut self, variant: u64) -> Self {
         self.key.variant = variant;
@@ -55,7 +61,7 @@ impl ScopeOptions {
     ///
     /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let step = ScopeOptions::named("train").needs(5000);
-    /// let error = arena.scope_with(step, |_| -> Result<(), _> { unreachable!() }).unwrap_err();
+    /// let error = arena.scope_with(step, |_| arena_scope::Ok(())).unwrap_err();
     /// let full = error.as_exhausted().expect("5000 bytes do not fit into 4096");
     /// assert_eq!((full.asked_bytes, full.missing_bytes), (5000, 904));
     /// # arena_scope::Ok(())

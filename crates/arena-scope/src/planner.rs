@@ -1,19 +1,19 @@
-//! Who makes plans while the loop runs: told what was recorded, asked for what is ready.
+//! The interface of a planner that works while the loop runs.
 
 use std::fmt;
 
-use arena_core::{EventLog, SlotTable};
+use arena_core::{SlotTable, StepLog};
 
 use crate::step_key::StepKey;
 
-/// Makes plans of recorded steps. `arena-plan` has one that solves on a thread of its own.
+/// Makes plans from recorded steps. `arena-plan` has one that solves on a separate thread.
 ///
-/// Both methods are called between steps, from the thread that opens and closes root scopes, and
-/// should return at once.
+/// The arena calls both methods between steps, on the thread that opens and closes root scopes. They should
+/// return at once.
 pub trait Planner: fmt::Debug + Send {
-    /// A step of this kind was recorded: the first one, or one that deviated from its plan after many in a
-    /// row had done so, and is worth another.
-    fn recorded(&mut self, key: StepKey, log: &EventLog);
+    /// A step of this kind was recorded: the first one, or one that deviated from its plan after several
+    /// consecutive steps had deviated too, and so needs a new plan.
+    fn recorded(&mut self, key: StepKey, log: &StepLog);
 
     /// The next plan that has become ready, and the kind of step that it is for.
     fn ready(&mut self) -> Option<(StepKey, SlotTable)>;

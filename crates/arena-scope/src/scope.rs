@@ -18,13 +18,13 @@ use crate::state::{State, WayBack};
 
 type Invariant<'x> = fn(&'x ()) -> &'x ();
 
-/// An open scope. Buffers asked for through it carry `'s`, which ends when it closes.
+/// An open scope. A buffer that it makes has the lifetime `'s`, which ends when the scope closes.
 ///
-/// `'outer` is the life of the scope around it (or of the borrow of the arena), whose buffers can be
-/// read in here. While an inner scope is open the outer one is borrowed, so nothing can be allocated
-/// from it.
+/// `'outer` is the lifetime of the scope around it (or of the borrow of the arena). Buffers of the outer scope
+/// can be used in this one. While an inner scope is open the outer one is borrowed, so the outer one cannot
+/// make a buffer.
 ///
-/// A scope can be neither sent to another thread nor shared with one.
+/// A scope stays on its thread: it can be neither sent to another thread nor shared between threads.
 pub struct Scope<'s, 'outer: 's, D: Device = Host> {
     state: &'s State<D>,
     depth: u32,
@@ -39,8 +39,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- buffers ------------------------------------------------------------------------------
 
-    /// A buffer of `len` elements, aligned to 256 bytes, with unspecified
-    /// but initialised contents.
+    /// A buffer of `len` elements, aligned to 256 bytes, with unspecified but initialised contents.
     ///
     /// # Errors
     ///
@@ -64,11 +63,23 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.alloc_aligned(len, Alignment::DEFAULT)
     }
 
-    /// [`alloc`](Self::alloc) with an alignment for this buffer alone; that of `T` is the least.
+    /// [`alloc`](Self::alloc) with another alignment. The alignment of `T` is the minimum.
     ///
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc).
+    ///
+    /// ```
+    /// # use arena_scope::{Alignment, Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let byte = step.alloc::<u8>(1)?;
+    ///     let near = step.alloc_aligned::<f32>(4, Alignment::new(16)?)?;
+    ///     assert_eq!(near.offset_bytes(), 16);
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     #[inline]
     #[track_caller]
     pub fn alloc_aligned<T: Pod>(
@@ -79,7 +90,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.state.steps.transient(len, alignment, self.depth)
     }
 
-    /// [`alloc`](Self::alloc) for somebody else, whose call is named.
+    /// [`alloc`](Self::alloc) on behalf of another call, which errors name.
     pub(crate) fn alloc_at<T: Pod>(
         &self,
         len: usize,
@@ -93,6 +104,15 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc), or the device's refusal of the fill.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| step.upload(&[7_u8; 100]).map(drop))?; // leaves its bytes there
+    /// let zeros = arena.scope(|step| step.read(step.alloc_zeroed::<u8>(100)?.view()))?;
+    /// assert_eq!(zeros, [0; 100]);
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<Transient<'s, T, D>, Error> {
         self.state.steps.transient_zeroed(len, Alignment::DEFAULT, self.depth)
@@ -104,41 +124,88 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc), or the device's refusal of the copy.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let sum = arena.scope(|step| {
+    ///     let images = step.upload(&[1.0_f32, 2.0, 3.0])?;
+    ///     assert_eq!(images.len(), 3);
+    ///     arena_scope::Ok(images.as_slice().iter().sum::<f32>())
+    /// })?;
+    /// assert_eq!(sum, 6.0);
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Transient<'s, T, D>, Error> {
         self.state.steps.transient_from(values, Alignment::DEFAULT, self.depth)
     }
 
-    /// A 2-D buffer whose rows start aligned, with unspecified contents; its rows are reached by
-    /// [`View::row`].
+    /// A 2-D buffer whose rows start aligned, with unspecified contents. [`View::row`] gives a row.
     ///
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc); [`ErrorKind::ElementMismatch`] when the layout is for elements
     /// of another size.
+    ///
+    /// ```
+    /// # use arena_scope::layout::RowLayout;
+    /// # use arena_scope::{Alignment, Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let layout = RowLayout::new::<f32>(4, 30, Alignment::new(64)?)?;
+    /// arena.scope(|step| {
+    ///     let image = step.alloc_rows::<f32>(&layout)?;
+    ///     let row = image.view().row(&layout, 3)?;
+    ///     assert_eq!(row.len(), 30);
+    ///     assert_eq!(row.address() - image.address(), 3 * 128); // 120 bytes rounded up to 128
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn alloc_rows<T: Pod>(&self, layout: &RowLayout) -> Result<Transient<'s, T, D>, Error> {
         layout.check_element::<T>()?;
         self.alloc_aligned(layout.len(), layout.alignment())
     }
 
-    /// A persistent buffer of `len` elements with unspecified contents. Asked for inside a scope it
-    /// is kept at the region's top: it survives the scope, and the mark and every transient address
-    /// stay where they are.
+    /// A persistent buffer of `len` elements with unspecified contents. It lies at the top of the region and
+    /// outlives the scope. The mark and the addresses of transient buffers do not change.
     ///
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let mut velocity = arena.scope(|step| step.persistent::<f32>(4))?;
+    /// velocity.view_mut().zero()?;
+    /// arena.scope(|step| step.upload(&[1.0_f32; 100]).map(drop))?;
+    /// assert!(velocity.is_kept());
+    /// assert_eq!(velocity.as_slice(), [0.0; 4]);
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn persistent<T: Pod>(&self, len: usize) -> Result<Persistent<T, D>, Error> {
         self.state.steps.persistent(len, Alignment::DEFAULT, self.depth)
     }
 
-    /// A persistent copy of a result, made on the device: the way out of a scope for a buffer.
+    /// A persistent copy of a buffer, made on the device. Use it for a buffer that is needed after the scope.
     ///
     /// # Errors
     ///
     /// As for [`persistent`](Self::persistent), or the device's refusal of the copy.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let best = arena.scope(|step| {
+    ///     let weights = step.upload(&[1.0_f32, 2.0])?;
+    ///     step.promote(weights.view())
+    /// })?;
+    /// assert_eq!((best.as_slice(), arena.stats().used_bytes), (&[1.0, 2.0][..], 0));
+    /// # arena_scope::Ok(())
+    /// ```
     #[track_caller]
     pub fn promote<T: Pod>(&self, result: View<'_, T, D>) -> Result<Persistent<T, D>, Error> {
         self.state.steps.persistent_copy(result, Alignment::DEFAULT, self.depth)
@@ -146,22 +213,45 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- results ------------------------------------------------------------------------------
 
-    /// The elements of a buffer as host values, after the work queued before.
+    /// The elements of a buffer as host values. It waits for the work that was queued before.
     ///
     /// # Errors
     ///
     /// The device's refusal of the copy, or an error that an earlier close left behind.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let logits = arena.scope(|step| {
+    ///     let logits = step.upload(&[0.1_f32, 0.9])?;
+    ///     step.read(logits.view())
+    /// })?;
+    /// assert_eq!(logits, [0.1, 0.9]);
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn read<T: Pod>(&self, result: View<'_, T, D>) -> Result<Vec<T>, Error> {
         result.to_vec()
     }
 
-    /// The only element of a buffer as a host value, after the work queued before. Unlike
-    /// [`read`](Self::read) it needs no host memory.
+    /// The only element of a buffer as a host value. It waits for the work that was queued before. Unlike
+    /// [`read`](Self::read) it allocates nothing on the host.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::LengthMismatch`] when the buffer has not exactly one element; otherwise as for
     /// [`read`](Self::read).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let loss = arena.scope(|step| {
+    ///     let both = step.upload(&[0.5_f32, 9.0])?;
+    ///     assert!(step.read_one(both.view()).is_err()); // two elements
+    ///     step.read_one(both.view().range(..1)?)
+    /// })?;
+    /// assert_eq!(loss, 0.5);
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn read_one<T: Pod>(&self, result: View<'_, T, D>) -> Result<T, Error> {
         let mut value = [T::zeroed()];
         result.read_into(&mut value)?;
@@ -247,10 +337,21 @@ impl<'s, D: Device> Scope<'s, '_, D> {
 
     // --- host data ----------------------------------------------------------------------------
 
-    /// Host memory for this scope's own data: tape nodes, shapes, lists of views. It is emptied when
-    /// a scope of this depth opens, and allocates nothing on the heap from a loop's third step on.
+    /// Host memory for the data of this scope: tape nodes, shapes, lists of views. It is emptied when a scope of
+    /// this depth opens. From the third step of a loop on it allocates nothing on the heap.
     ///
-    /// `bumpalo` runs no `Drop`: put what holds buffers into a `bumpalo::boxed::Box`.
+    /// `bumpalo` does not run `Drop`: put a value that contains buffers into a `bumpalo::boxed::Box`.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let lens = arena.scope(|step| {
+    ///     let shapes = step.host_bump().alloc_slice_copy(&[64, 28, 28]);
+    ///     step.alloc::<u8>(shapes[1] * shapes[2]).map(|image| image.len())
+    /// })?;
+    /// assert_eq!(lens, 784);
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn host_bump(&self) -> &'s Bump {
         self.state.bump(self.depth)
@@ -263,7 +364,24 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// What `body` returns; or an error of opening (an earlier failure) or closing (a refused
-    /// clearing). However it ends, the cursor is back where the inner scope began.
+    /// clearing). In every case the cursor goes back to where the inner scope began.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let mut sum = step.alloc_zeroed::<f32>(1)?;
+    ///     step.scope(|inner| {
+    ///         let scratch = inner.upload(&[1.0_f32, 2.0])?;
+    ///         sum.as_mut_slice()[0] = scratch.as_slice().iter().sum();
+    ///         arena_scope::Ok(())
+    ///     })?;
+    ///     assert_eq!(sum.as_slice(), [3.0]);
+    ///     assert_eq!(step.stats().used_bytes, 4); // the scratch is gone
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn scope<R, E: From<Error>>(
         &mut self,
         body: impl for<'i> FnOnce(&mut Scope<'i, 's, D>) -> Result<R, E>,
@@ -271,11 +389,23 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.scope_with(ScopeOptions::default(), body)
     }
 
-    /// [`scope`](Self::scope) with a name, which errors show.
+    /// [`scope`](Self::scope) with a name. Errors show it.
     ///
     /// # Errors
     ///
     /// As for [`scope`](Self::scope).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let refused = arena.scope(|step| {
+    ///     step.scope_named("attention", |inner| inner.alloc::<u8>(5000).map(drop))
+    /// });
+    /// let refused = refused.unwrap_err();
+    /// let scope = refused.as_exhausted().and_then(|exhausted| exhausted.scope.as_ref());
+    /// assert_eq!(scope.map(|scope| (scope.name, scope.depth)), Some(("attention", 2)));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn scope_named<R, E: From<Error>>(
         &mut self,
         name: &'static str,
@@ -289,6 +419,18 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// As for [`scope`](Self::scope).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, Reset, ScopeOptions};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let poison = ScopeOptions::named("scratch").reset(Reset::Poison);
+    ///     step.scope_with(poison, |inner| inner.upload(&[1.0_f32; 4]).map(drop))?;
+    ///     assert!(step.alloc::<f32>(4)?.as_slice()[0].is_nan()); // the same bytes
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn scope_with<R, E: From<Error>>(
         &mut self,
         options: impl Into<ScopeOptions>,
@@ -302,6 +444,21 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// # Errors
     ///
     /// An error that an earlier close left behind.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let mut guard = step.enter()?;
+    ///     let inner = guard.scope();
+    ///     inner.alloc::<u8>(100)?;
+    ///     assert_eq!((inner.depth(), inner.stats().used_bytes), (2, 100));
+    ///     drop(guard);
+    ///     assert_eq!(step.stats().used_bytes, 0);
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn enter(&mut self) -> Result<Guard<'_, D>, Error> {
         self.enter_with(ScopeOptions::default())
     }
@@ -318,18 +475,40 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     // --- figures ------------------------------------------------------------------------------
 
     /// 1 for a root scope, 2 for a scope in it, and so on.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let depths = arena.scope(|step| {
+    ///     let outer = step.depth();
+    ///     step.scope(|inner| arena_scope::Ok((outer, inner.depth())))
+    /// })?;
+    /// assert_eq!(depths, (1, 2));
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Where the arena stands.
+    /// The figures of the arena now.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.scope(|step| {
+    ///     let x = step.alloc::<u8>(100)?;
+    ///     assert_eq!((step.stats().used_bytes, step.stats().free_bytes), (100, 3996));
+    ///     arena_scope::Ok(())
+    /// })?;
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.state.steps.stats()
     }
 
-    /// The device of the arena, for a backend that launches its own kernels on it.
+    /// The device of the arena, for a backend that launches kernels on it.
     #[must_use]
     pub fn device(&self) -> &'s D {
         self.region().device()

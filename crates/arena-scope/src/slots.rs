@@ -6,8 +6,8 @@ use arena_core::{Cuda, Error, Pod};
 use crate::arena::Arena;
 
 impl Arena<Cuda> {
-    /// `count` input slots of `len` elements: the copy of the next batch overlaps this step. Make them
-    /// before the mark is set.
+    /// `count` input slots of `len` elements. The copy of the next batch into a slot overlaps the step that reads
+    /// another slot. Make them before the mark is set.
     ///
     /// # Errors
     ///
@@ -16,8 +16,8 @@ impl Arena<Cuda> {
         InputSlots::new(&self.state.steps, count, len)
     }
 
-    /// Room for `count` results of `len` elements on their way to the host: losses, read some steps
-    /// later.
+    /// A queue for results on their way to the host, with room for `count` results of `len` elements. For
+    /// example losses that the host reads some steps later.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! What an arena knows beside its region: who watches its steps, which plans they follow, and host memory
 //! for their own data. Root scopes open and close through here; the close itself is the core's.
 //!
-//! A [`Scope`](crate::Scope) is no more than a depth and a reference to here. So a handle that is forgotten,
+//! A [`Scope`](crate::Scope) is only a depth and a reference to this state. So a handle that is forgotten,
 //! leaked or swapped cannot take any state with it.
 
 #![allow(unsafe_code)]

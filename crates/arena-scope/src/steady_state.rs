@@ -1,8 +1,8 @@
-//! The report that a loop is in its steady state: flat memory, stable addresses, no allocation.
+//! The report on the steady state of a loop: flat memory, stable addresses, no allocation.
 
 use std::fmt;
 
-use arena_core::{ByteSize, Event, StepSignature};
+use arena_core::{ByteSize, StepEvent, StepSignature};
 
 use crate::step_key::StepKey;
 
@@ -16,16 +16,16 @@ pub struct StepKind {
     pub steps: u64,
     /// The signature of the first of them.
     pub signature: Option<StepSignature>,
-    /// Steps whose signature was another one.
+    /// Steps with a signature other than that of the first.
     pub unstable_steps: u64,
     /// The highest cursor of the first of them, in bytes from the base.
     pub high_water_bytes: u64,
-    /// Driver allocations in the second step and later, all together.
+    /// The sum of driver allocations in the second step and later.
     pub late_driver_allocations: u64,
-    /// The most host heap allocations in one step, from the third step on, from its opening to its
-    /// close on all threads; `None` without a counter or a third step.
+    /// The most host heap allocations in one step, on all threads, from the opening of its scope to the close.
+    /// The first two steps do not count. `None` without a counter or without a third step.
     pub heap_allocations_per_step: Option<u64>,
-    /// Bytes by which the kept part grew in the fourth step and later, all together.
+    /// The bytes by which the kept part grew in the fourth step and later.
     pub late_kept_bytes: u64,
 }
 
@@ -66,13 +66,13 @@ impl StepKind {
     }
 }
 
-/// What was seen of a loop, by kind of step.
+/// The report on a loop, by kind of step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteadyState {
     /// Each kind in the order of its first step.
     pub kinds: Vec<StepKind>,
-    /// The first step that did not repeat the first of its kind.
+    /// The first step that differs from the first step of its kind.
     pub divergence: Option<Divergence>,
 }
 
@@ -87,7 +87,17 @@ impl SteadyState {
         self.kinds.iter().map(|kind| kind.steps).sum()
     }
 
-    /// Whether every step got the addresses of the first of its kind.
+    /// Whether every step got the addresses of the first step of its kind.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let seen = arena.steady_state(3, |arena, n| {
+    ///     arena.scope(|step| step.alloc::<f32>(8 + n as usize % 2).map(drop))
+    /// })?;
+    /// assert!(!seen.is_stable());
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn is_stable(&self) -> bool {
         self.divergence.is_none()
@@ -99,18 +109,30 @@ impl SteadyState {
         self.kinds.iter().map(|kind| kind.late_driver_allocations).sum()
     }
 
-    /// The most host heap allocations in one step, from the third of each kind on; `None` without a
-    /// counter or a third step of any kind.
+    /// The most host heap allocations in one step. The first two steps of each kind do not count. `None` without
+    /// a counter or without a third step.
     #[must_use]
     pub fn heap_allocations_per_step(&self) -> Option<u64> {
         self.kinds.iter().filter_map(|kind| kind.heap_allocations_per_step).max()
     }
 
-    /// Asserts the steady state.
+    /// Checks that the loop is in its steady state.
     ///
     /// # Errors
     ///
     /// The first promise of the steady state that the loop broke.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// let seen = arena.steady_state(3, |arena, n| {
+    ///     let len = if n == 0 { 8 } else { 9 };
+    ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))
+    /// })?;
+    /// let broken = seen.check().unwrap_err();
+    /// assert!(broken.to_string().starts_with("addresses changed: step 2"));
+    /// # arena_scope::Ok(())
+    /// ```
     pub fn check(&self) -> Result<(), NotSteady> {
         if let Some(divergence) = &self.divergence {
             return Err(NotSteady::Addresses(divergence.clone()));
@@ -152,9 +174,9 @@ pub struct DivergenceAt {
     /// Requests before the one that differed.
     pub request: u64,
     /// What the first step did there; `None` if it had ended.
-    pub expected: Option<Event>,
+    pub expected: Option<StepEvent>,
     /// What this step did there; `None` if it had ended.
-    pub found: Option<Event>,
+    pub found: Option<StepEvent>,
 }
 
 impl fmt::Display for Divergence {
@@ -162,8 +184,11 @@ impl fmt::Display for Divergence {
         let Self { key, step, at } = self;
         match at {
             Some(DivergenceAt { request, expected, found }) => {
-                write!(f, "step {step} of {key}, after {request} requests: ")?;
-                write!(f, "{}, where step 1 {}", Did(*found), Did(*expected))
+                write!(
+                    f,
+                    "step {step} of {key} differs at its request {request}, counted from 0: "
+                )?;
+                write!(f, "it {}, where step 1 {}", Did(*found), Did(*expected))
             }
             None => write!(
                 f,
@@ -175,19 +200,22 @@ impl fmt::Display for Divergence {
 }
 
 /// An event as a predicate: "asked for 40 bytes at offset 256".
-struct Did(Option<Event>);
+struct Did(Option<StepEvent>);
 
 impl fmt::Display for Did {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(Event::Alloc { offset_bytes, bytes, alignment }) => {
-                write!(f, "got {bytes} bytes (alignment {alignment}) at offset {offset_bytes}")
+            Some(StepEvent::Alloc { offset_bytes, bytes, alignment }) => {
+                write!(
+                    f,
+                    "got a buffer of size {bytes} (alignment {alignment}) at offset {offset_bytes}"
+                )
             }
-            Some(Event::Open) => f.write_str("opened a scope"),
-            Some(Event::Close) => f.write_str("closed a scope"),
-            Some(Event::Merge) => f.write_str("ended a scope whose guard was forgotten"),
+            Some(StepEvent::Open) => f.write_str("opened a scope"),
+            Some(StepEvent::Close) => f.write_str("closed a scope"),
+            Some(StepEvent::Merge) => f.write_str("ended a scope whose guard was forgotten"),
             Some(_) => f.write_str("dropped a buffer"),
-            None => f.write_str("had ended"),
+            None => f.write_str("had already ended"),
         }
     }
 }
@@ -200,7 +228,7 @@ pub enum NotSteady {
     #[error("addresses changed: {0}")]
     Addresses(Divergence),
     /// The device was asked for memory after the first step.
-    #[error("{key}: {allocations} driver allocations after its first step")]
+    #[error("{key}: driver allocations after the first step: {allocations}")]
     DriverAllocations {
         /// The scopes' name and variant.
         key: StepKey,
@@ -209,7 +237,7 @@ pub enum NotSteady {
     },
     /// The kept part grows: the loop makes persistent buffers and does not drop them.
     #[error(
-        "{key} makes persistent buffers in its steps: {} kept after the third",
+        "{key} makes persistent buffers in its steps and keeps them: the kept part grew by {} after the third step",
         ByteSize::bytes_exact(*grown_bytes)
     )]
     KeptGrows {
@@ -219,7 +247,7 @@ pub enum NotSteady {
         grown_bytes: u64,
     },
     /// A steady step allocated on the host's heap.
-    #[error("{key}: {allocations} host heap allocations in a steady step")]
+    #[error("{key}: host heap allocations in a steady step: {allocations}")]
     HeapAllocations {
         /// The scopes' name and variant.
         key: StepKey,

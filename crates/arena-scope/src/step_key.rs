@@ -1,13 +1,13 @@
-//! What tells kinds of steps apart, and a map from it.
+//! The key of a kind of step, and a map with such keys.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 
-/// The kind of a step: the name of its root scope, and a variant that tells steps of one name apart whose
-/// requests differ by plan, such as the batch size or the sequence length.
+/// The kind of a step: the name of its root scope, and a variant. Steps of one name that make different
+/// requests on purpose need different variants, for example their batch size or their sequence length.
 ///
-/// Observers, plans, captured graphs and steady states know a step by its key.
+/// Observers, plans, captured graphs and steady states find a step by its key.
 ///
 /// ```
 /// use arena_scope::StepKey;
@@ -39,7 +39,7 @@ impl StepKey {
 }
 
 impl Default for StepKey {
-    /// Of scopes that were given no name.
+    /// The key of scopes without a name: `"scope"`, variant 0.
     fn default() -> Self {
         Self::named("scope")
     }

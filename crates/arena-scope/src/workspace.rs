@@ -1,4 +1,4 @@
-//! Memory for a library call, sized for the way that the call is done.
+//! Memory for a library call that can be done by several algorithms.
 
 use std::panic::Location;
 
@@ -7,26 +7,26 @@ use arena_core::{Device, Error, ErrorKind, Transient};
 use crate::scope::Scope;
 
 impl<'s, D: Device> Scope<'s, '_, D> {
-    /// Runs `body` with a workspace, in a scope of its own called `name`: the workspace goes back when it
-    /// ends, and the error of one that does not fit says what it was for.
+    /// Runs `body` with a workspace, in an inner scope called `name`. The workspace is gone when `body` ends. If
+    /// no workspace fits, the error contains the name.
     ///
-    /// A library does the same thing in several ways (cuDNN's algorithms), and each needs another
-    /// workspace, which depends on everything that the call is configured with. So `bytes_of` asks the
-    /// library for the call as it will be made, and the first of `choices` that fits into what is free
-    /// is taken, in the caller's order of preference. A choice that needs no byte costs nothing; its
-    /// buffer is empty. Whatever a later call needs of the result belongs into the scope outside. On a
-    /// [`Probe`](crate::Probe) everything fits, so the capacity that it tells has room for the first.
+    /// A library often has several algorithms for one call, as cuDNN does, and each needs a workspace of another
+    /// size, which depends on the whole configuration of the call. So `bytes_of` asks the library how many bytes
+    /// a choice needs, and the first of `choices` that fits into what is free is taken. Give them in your order
+    /// of preference. A choice that needs 0 bytes gets an empty buffer. Put what later calls need into the outer
+    /// scope. On a [`Probe`](crate::Probe) everything fits, so the capacity that it reports has room for the
+    /// first choice.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Exhausted`] when no choice fits, about the last one;
-    /// [`ErrorKind::NoChoice`] without any; what `bytes_of` or `body` returns; or an error of opening or
+    /// [`ErrorKind::NoChoice`] when `choices` is empty; what `bytes_of` or `body` returns; or an error of opening or
     /// closing the scope.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(8)).build()?;
-    /// // Fastest first: 16 KiB, which the arena has not, or 4 KiB.
+    /// // The fastest first: 16 KiB, for which the arena is too small, then 4 KiB.
     /// let ways = [("with transforms", 16_384), ("by tiles", 4096)];
     /// let way = arena.scope(|step| {
     ///     step.with_workspace("convolution", ways, |way| Ok(way.1), |_, way, workspace| {

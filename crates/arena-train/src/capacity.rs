@@ -11,10 +11,10 @@ use crate::error::TrainError;
 use crate::planning::{self, Plans};
 use crate::training::{Per, RunConfig, Trainer};
 
-/// What a run asks of memory, learnt without any.
+/// The memory that a run needs, found out on a device without memory.
 #[derive(Debug, Clone)]
 pub struct Demand {
-    /// The smallest capacity that serves the run.
+    /// The smallest capacity for the run.
     pub capacity_bytes: u64,
     /// What of it the parameters, gradients and optimizer state take.
     pub persistent_bytes: u64,
@@ -43,42 +43,10 @@ impl StepNeeds {
     }
 }
 
-/// Where a step's buffers lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// Each buffer lies above the one before: the sum of a step's buffers.
-    Bump,
-    /// Buffers lie where a plan says: what is live at once.
-    Planned,
-    /// Each buffer is an allocation of its own between guard zones. The arena needs what it needs for
-    /// the bump.
-    Separate,
-    /// The same without guard zones.
-    Unguarded,
-    /// Each buffer lies anywhere in an allocation of twice the arena, drawn from a seed. The arena needs
-    /// what it needs for the bump.
-    Shuffled {
-        /// The seed.
-        seed: u64,
-    },
-}
-
-impl Placement {
-    /// What the arena is built with. Plans are installed in an arena that bumps.
-    #[must_use]
-    pub const fn of_the_arena(self) -> arena_scope::Placement {
-        match self {
-            Self::Bump | Self::Planned => arena_scope::Placement::Bump,
-            Self::Separate => arena_scope::Placement::Separate,
-            Self::Unguarded => arena_scope::Placement::Unguarded,
-            Self::Shuffled { seed } => arena_scope::Placement::Shuffled { seed },
-        }
-    }
-}
-
 /// What a run asks of memory: its first epoch, with the short last batch, and an evaluation, for
-/// their shapes alone. Later epochs ask for the same. `saved_plan` is a file to take the plan of
-/// training steps from, or to write it to.
+/// their shapes alone. Later epochs ask for the same. A run that is `planned` follows the plans, and
+/// `saved_plan` is then a file to take the plan of training steps from, or to write it to; without plans it
+/// asks for the same under each placement.
 ///
 /// # Errors
 ///
@@ -88,22 +56,16 @@ pub fn demand<B: Backend>(
     backend: &B,
     config: &RunConfig,
     data: &Mnist,
-    placement: Placement,
+    planned: bool,
     saved_plan: Option<&Path>,
 ) -> Result<Demand, TrainError> {
     let config = RunConfig { epochs: config.epochs.min(1), ..config.clone() };
     let bumped = on_probe(device, backend, &config, data, &Plans::default())?;
     let mut plans = planning::solve(bumped.arena(), &config)?;
-    if let Some(path) = saved_plan {
+    if let Some(path) = saved_plan.filter(|_| planned) {
         planning::load_or_save(&mut plans, path)?;
     }
-    let probed = match placement {
-        Placement::Planned => on_probe(device, backend, &config, data, &plans)?,
-        Placement::Bump
-        | Placement::Separate
-        | Placement::Unguarded
-        | Placement::Shuffled { .. } => bumped,
-    };
+    let probed = if planned { on_probe(device, backend, &config, data, &plans)? } else { bumped };
     let arena = probed.arena();
     Ok(Demand {
         capacity_bytes: arena.smallest_capacity_bytes(),

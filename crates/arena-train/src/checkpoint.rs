@@ -69,7 +69,7 @@ pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainEr
 ///
 /// # Errors
 ///
-/// [`TrainError::Checkpoint`] when the file cannot be read, is none, or is of a run with another
+/// [`TrainError::Checkpoint`] when the file cannot be read, is not a checkpoint, or is of a run with another
 /// seed, batch, number of epochs, optimizer or rate; the trainer is unchanged then. Or the device's
 /// refusal of a copy.
 pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), TrainError> {

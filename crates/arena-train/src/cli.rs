@@ -1,17 +1,16 @@
 //! The command line.
 
 use std::num::{NonZeroU16, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use arena_scope::{ByteSize, Reset};
+use arena_scope::{ByteSize, Placement, Reset};
 use clap::{Parser, ValueEnum};
 
 use crate::backend::host::{AdamConfig, SgdConfig};
-use crate::capacity::Placement;
 use crate::optimizer::Optimizer;
 use crate::training::{AheadConfig, Per, RunConfig};
 
-/// Trains a CNN on MNIST inside scopes of one arena, and shows that memory stayed flat.
+/// Trains a CNN on MNIST inside scopes of one arena, and reports whether memory stayed flat.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "arena-train", version)]
 pub struct Arguments {
@@ -21,61 +20,61 @@ pub struct Arguments {
     /// Images in a step
     #[arg(long, default_value = "64")]
     pub batch: NonZeroUsize,
-    /// Where the buffers lie; `probe` computes nothing and prints the smallest capacity that serves
-    /// on the host
+    /// The device; `probe` computes nothing and prints the smallest capacity that the run needs on the host
     #[arg(long, value_enum, default_value_t = DeviceName::Host)]
     pub device: DeviceName,
     /// What a scope spans
     #[arg(long, value_enum, default_value_t = PerName::Minibatch)]
     pub per: PerName,
-    /// Where a step's buffers lie
+    /// How the buffers of a step are placed
     #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
     pub placement: PlacementName,
-    /// Take the plan of training steps from this file, or write it there if there is none
-    #[arg(long)]
-    pub plan: Option<PathBuf>,
-    /// What closing scopes do with their bytes
+    /// Follow a plan, so that a step needs only the bytes that are live at once. With a file: read the plan of
+    /// training steps from it, or write the plan to it if it does not exist
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub plan: Option<Option<PathBuf>>,
+    /// What a scope does with its bytes when it closes
     #[arg(long, value_enum, default_value_t = ResetName::Keep)]
     pub reset: ResetName,
-    /// How parameters move
+    /// The optimizer
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     pub optimizer: OptimizerName,
-    /// Learning rate at the start, falling to 0 over the run [default: 0.002 for adam, 0.05 for sgd]
+    /// Learning rate at the start; it falls to 0 over the run [default: 0.002 for adam, 0.05 for sgd]
     #[arg(long, value_parser = positive_rate)]
     pub lr: Option<f32>,
-    /// Seed of the weights, of the order of images, and of shuffled places
+    /// Seed of the weights, of the order of images, and of the placement `shuffled`
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Directory with the four MNIST files, gzip or plain
     #[arg(long, default_value = "data/mnist")]
     pub data: PathBuf,
-    /// Stop after so many steps
+    /// Stop after this many steps
     #[arg(long)]
     pub steps: Option<u64>,
-    /// Bytes of the region, also as KiB, MiB or GiB [default: just what the run needs]
+    /// Bytes of the region, also as KiB, MiB or GiB [default: exactly what the run needs]
     #[arg(long)]
     pub capacity: Option<ByteSize>,
-    /// Capture a training step when it has repeated itself, and replay it for each whole batch; on a
-    /// CUDA device, with a scope per minibatch
+    /// Capture a training step as a graph after it has repeated, and replay it for each whole batch; needs
+    /// `--device cuda` and `--per minibatch`
     #[arg(long)]
     pub graph: bool,
-    /// Read the losses of so many steps at once, on a CUDA device when as many more are queued; above 1
-    /// there only, with a scope per minibatch
+    /// Read the losses of this many steps together, after as many more steps are queued; more than 1 needs
+    /// `--device cuda` and `--per minibatch`
     #[arg(long, default_value = "1")]
     pub loss_every: NonZeroU16,
-    /// Show each scope to profilers as an NVTX range; on a CUDA device
+    /// Show each scope to profilers as an NVTX range; needs `--device cuda`
     #[arg(long)]
     pub ranges: bool,
-    /// Threads [default: one for each processor]
+    /// Number of threads [default: one for each processor]
     #[arg(long)]
     pub threads: Option<NonZeroUsize>,
-    /// Exit with 1 when the test accuracy is below this share, such as 0.988
+    /// Exit with status 1 if the test accuracy is below this fraction, such as 0.988
     #[arg(long, value_parser = share)]
     pub expect_accuracy: Option<f64>,
-    /// Write the summary as JSON
+    /// Write the summary to this file, as JSON
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Write the state at the end, also after Ctrl-C
+    /// Write the state of the run to this file at the end, also after Ctrl-C
     #[arg(long)]
     pub checkpoint: Option<PathBuf>,
     /// Continue from a checkpoint of a run with the same settings
@@ -86,7 +85,7 @@ pub struct Arguments {
 /// `--device`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceName {
-    /// The host's memory and processors
+    /// Host memory and processors
     Host,
     /// The first CUDA device
     Cuda,
@@ -106,22 +105,20 @@ pub enum PerName {
 /// `--placement`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlacementName {
-    /// One above the other: the sum of a step's buffers
+    /// Each buffer above the one before, or where the plan says
     Bump,
-    /// As planned from a recording on the probe: what is live at once
-    Planned,
-    /// Each in an allocation of its own between guard zones, to find writes outside it
+    /// Each buffer in a separate allocation between guard zones, to find writes outside a buffer
     Separate,
-    /// Each in an allocation of its own, for compute-sanitizer
+    /// Each buffer in a separate allocation, for compute-sanitizer
     Unguarded,
-    /// Each anywhere in a second allocation, drawn from the seed, to find what depends on the place
+    /// Each buffer at a random place in a second allocation, to find results that depend on the place
     Shuffled,
 }
 
 /// `--reset`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ResetName {
-    /// Leave the bytes
+    /// Leave the bytes as they are
     Keep,
     /// Set them to zero
     Zero,
@@ -180,18 +177,21 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// [`Misplaced`] for an option of a CUDA device elsewhere, or one that asks the host to run ahead
-    /// where it does not.
+    /// [`Misplaced`] for an option that needs a CUDA device, or a scope for each minibatch, without these; and
+    /// for a plan under a placement that follows none.
     pub fn check(&self) -> Result<(), Misplaced> {
         if self.ranges && self.device != DeviceName::Cuda {
             return Err(Misplaced { option: "--ranges", place: "--device cuda" });
+        }
+        if self.planned() && self.placement != PlacementName::Bump {
+            return Err(Misplaced { option: "--plan", place: "--placement bump" });
         }
         let option = match (self.graph, self.loss_every.get()) {
             (true, _) => "--graph",
             (false, 1) => return Ok(()),
             (false, _) => "--loss-every",
         };
-        let place = "--device cuda with a scope per minibatch";
+        let place = "--device cuda and --per minibatch";
         if self.runs_ahead() { Ok(()) } else { Err(Misplaced { option, place }) }
     }
 
@@ -200,11 +200,22 @@ impl Arguments {
     pub const fn placement(&self) -> Placement {
         match self.placement {
             PlacementName::Bump => Placement::Bump,
-            PlacementName::Planned => Placement::Planned,
             PlacementName::Separate => Placement::Separate,
             PlacementName::Unguarded => Placement::Unguarded,
             PlacementName::Shuffled => Placement::Shuffled { seed: self.seed },
         }
+    }
+
+    /// Whether steps follow a plan.
+    #[must_use]
+    pub const fn planned(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// The file of the plan, if one is named.
+    #[must_use]
+    pub fn saved_plan(&self) -> Option<&Path> {
+        self.plan.as_ref()?.as_deref()
     }
 
     /// The number of threads.
@@ -215,13 +226,13 @@ impl Arguments {
     }
 }
 
-/// An option that makes sense only elsewhere.
+/// An option that needs other options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{option} is for {place}")]
+#[error("{option} needs {place}")]
 pub struct Misplaced {
     /// The option.
     pub option: &'static str,
-    /// The options that it goes with.
+    /// The options that it needs.
     pub place: &'static str,
 }
 

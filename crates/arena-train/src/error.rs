@@ -55,7 +55,7 @@ pub enum TrainError {
         hint: &'static str,
     },
     /// The device does not let the host run ahead of it.
-    #[error("{what} is there on a CUDA device only")]
+    #[error("{what} needs a CUDA device")]
     OnlyOnCuda {
         /// What was asked for.
         what: &'static str,

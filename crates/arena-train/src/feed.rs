@@ -1,5 +1,5 @@
-//! What a device offers a loop that the host does not wait in: batches sent ahead, results read behind,
-//! and graphs.
+//! What a device offers a loop in which the host does not wait: batches that are sent ahead, results that are
+//! read later, and graphs.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -66,7 +66,7 @@ pub trait Feed: Device + Sized {
     /// When [`RESULTS`] are on their way already, or the device refuses.
     fn push(results: &mut Self::Results, losses: View<'_, f32, Self>) -> Result<(), TrainError>;
 
-    /// Shows the oldest group that is on its way, after waiting for that if need be; `None` without one.
+    /// The oldest group that is on its way. It waits until the group has arrived; `None` without one.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Feed for Host {
     }
 }
 
-/// Losses that nobody computes. On their way they take no memory of the arena.
+/// The losses of a device that computes nothing. They take no memory of the arena.
 #[derive(Debug)]
 pub struct ProbeResults {
     zeros: Vec<f32>,

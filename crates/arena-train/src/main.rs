@@ -13,7 +13,6 @@ use arena_scope::{ByteSize, Cuda, Host, Reset};
 #[cfg(feature = "_cuda")]
 use arena_train::backend::cuda::{CudaBackend, CudaError};
 use arena_train::backend::{Backend, HostBackend};
-use arena_train::capacity::Placement;
 use arena_train::cli::{Arguments, DeviceName};
 use arena_train::data::Mnist;
 use arena_train::heap::CountingAllocator;
@@ -96,9 +95,8 @@ fn train<B: Backend>(
     stop: &AtomicBool,
 ) -> Result<ExitCode> {
     let config = arguments.config();
-    let placement = arguments.placement();
-    let saved = arguments.plan.as_deref();
-    let demand = capacity::demand(&device, &backend, &config, data, placement, saved)?;
+    let (planned, saved) = (arguments.planned(), arguments.saved_plan());
+    let demand = capacity::demand(&device, &backend, &config, data, planned, saved)?;
     let needed = ByteSize::bytes_exact(demand.capacity_bytes);
     if arguments.device == DeviceName::Probe {
         let persistent = ByteSize::bytes_exact(demand.persistent_bytes);
@@ -114,8 +112,8 @@ fn train<B: Backend>(
     }
     let capacity = capacity::choose(&demand, arguments.capacity, &config)?;
     let mut trainer =
-        Trainer::with_placement(device, backend, config, capacity, placement.of_the_arena())?;
-    if placement == Placement::Planned {
+        Trainer::with_placement(device, backend, config, capacity, arguments.placement())?;
+    if planned {
         trainer.install(&demand.plans)?;
     }
     trainer.set_needs(demand.steps);

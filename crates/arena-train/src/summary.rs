@@ -1,4 +1,4 @@
-//! What a run showed, for people and as JSON.
+//! The result of a run, for people and as JSON.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use crate::training::{Evaluation, Trained};
 /// What a training step's buffers need. All sizes are bytes.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Step {
-    /// All buffers of a step together, each rounded up to its alignment: what the bump needs. Null
-    /// when no step was recorded.
+    /// The sum of a step's buffers, each rounded up to its alignment: what the bump needs. Null when no step was
+    /// recorded.
     pub step_sum_bytes: Option<u64>,
-    /// What is live at once at most, rounded up likewise: what no plan can stay below.
+    /// The most bytes that are live at once, rounded up in the same way: the lower bound of every plan.
     pub live_peak_bytes: Option<u64>,
-    /// What is live at once at most, unrounded.
+    /// The most bytes that are live at once, not rounded.
     pub live_requested_bytes: Option<u64>,
     /// The plan's peak; null where steps bump.
     pub planned_peak_bytes: Option<u64>,
     /// Seconds that solving took; null where steps bump.
     pub plan_seconds: Option<f64>,
-    /// Requests that were not as planned, smaller ones left out: those keep their address. Null where
-    /// steps bump.
+    /// Requests and slots that were not as planned, without smaller requests, which keep their address. Null
+    /// where steps bump.
     pub deviations: Option<u64>,
     /// The calls in the program that were not as planned, in which way and how often.
     pub deviation_sites: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Summary {
     pub capacity_bytes: u64,
     /// End of the persistent part.
     pub persistent_bytes: u64,
-    /// The most that transient buffers ever took.
+    /// The most bytes that transient buffers took at one time.
     pub peak_transient_bytes: u64,
     /// The kept part at the end.
     pub kept_bytes: u64,
@@ -79,7 +79,7 @@ pub struct Summary {
     pub host_allocations_per_step: Option<u64>,
     /// The most heap allocations in one step inside a linear-algebra library's calls.
     pub library_allocations_per_step: u64,
-    /// Whether each step got the addresses of the first of its kind.
+    /// Whether each step got the addresses of the first step of its kind.
     pub signature_stable: bool,
     /// Root scopes after which the cursor was not back at the mark.
     pub scopes_off_the_mark: u64,

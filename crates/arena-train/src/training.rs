@@ -50,9 +50,9 @@ pub struct RunConfig {
     pub batch: usize,
     /// What a scope spans.
     pub per: Per,
-    /// What closing scopes do with their bytes.
+    /// What a scope does with its bytes when it closes.
     pub reset: Reset,
-    /// How parameters move.
+    /// The optimizer.
     pub optimizer: Optimizer,
     /// Of the weights and of the order of images.
     pub seed: u64,
@@ -80,7 +80,7 @@ impl RunConfig {
     }
 }
 
-/// What is known after a step, for whoever shows it.
+/// The state of a run after a step, for display.
 #[derive(Debug, Clone, Copy)]
 pub struct StepReport {
     /// The epoch, counted from 1.
@@ -95,11 +95,11 @@ pub struct StepReport {
     pub images: u64,
     /// Time of training in this process.
     pub elapsed: Duration,
-    /// Where the arena stands.
+    /// The figures of the arena.
     pub stats: Stats,
 }
 
-/// Training, as it went.
+/// The result of training.
 #[derive(Debug, Clone)]
 pub struct Trained {
     /// Steps done in all, those before a resumed checkpoint included.
@@ -336,7 +336,7 @@ impl<B: Backend> Trainer<B> {
         Ok(done)
     }
 
-    /// One step in a root scope of its own.
+    /// One step in its own root scope.
     fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
         let Self { config, arena, model, needs, step, .. } = self;
         // The short last batch of an epoch is a kind of step of its own.

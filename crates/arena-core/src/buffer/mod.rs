@@ -8,9 +8,9 @@
 //!
 //! All are shape-free: an address and a length in elements.
 
+mod declare;
 mod persistent;
 mod transient;
-mod used_on;
 mod view;
 
 pub use persistent::Persistent;

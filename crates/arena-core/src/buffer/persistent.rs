@@ -11,11 +11,11 @@ use crate::device::{Device, Host, HostVisible};
 use crate::layout::Span;
 use crate::region::Region;
 
-/// An owned buffer that no scope's end touches, and that never moves.
+/// An owned buffer that outlives scopes and never moves.
 ///
-/// It holds the region, not the arena: it may outlive the arena and go to any thread. Dropping it
-/// queues its bytes; if it was made after the mark, they are used again after the next close,
-/// otherwise they come back with the arena.
+/// It keeps the region alive, so it can outlive the arena, and it can be sent to any thread. If it was made
+/// after the mark was set, its bytes can be reused after it is dropped and the next scope has closed. Otherwise
+/// they are not reused.
 ///
 /// # Invariants
 ///
@@ -61,7 +61,7 @@ impl<T: Pod, D: Device> Persistent<T, D> {
         self.len == 0
     }
 
-    /// The device address of the first element: the same for the buffer's whole life.
+    /// The device address of the first element. It never changes.
     #[must_use]
     pub fn address(&self) -> u64 {
         *self.address_ref()
@@ -74,12 +74,31 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     }
 
     /// The first byte, counted from the region's base.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let first = arena.persistent_from(&[0_u8; 10])?;
+    /// let second = arena.persistent_from(&[0_u8; 10])?;
+    /// assert_eq!((first.offset_bytes(), second.offset_bytes()), (0, 256));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn offset_bytes(&self) -> u64 {
         self.address - self.region.base_address()
     }
 
-    /// Whether it was made after the mark was set, and so lies at the region's top.
+    /// Whether it was made after the mark was set and so lies at the top of the region.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let weights = arena.persistent_from(&[1.0_f32])?;
+    /// arena.set_mark()?;
+    /// let velocity = arena.persistent_from(&[0.0_f32])?;
+    /// assert!(!weights.is_kept() && velocity.is_kept());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.kept.is_some()
@@ -105,16 +124,22 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     }
 }
 
-impl<T: Pod, D: HostVisible> Persistent<T, D> {
+impl<T: Pod, D: Device> Persistent<T, D> {
     /// The elements as a slice.
     #[must_use]
-    pub fn as_slice(&self) -> &[T] {
+    pub fn as_slice(&self) -> &[T]
+    where
+        D: HostVisible,
+    {
         self.view().as_slice()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T]
+    where
+        D: HostVisible,
+    {
         self.view_mut().into_mut_slice()
     }
 }

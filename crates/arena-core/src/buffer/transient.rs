@@ -11,13 +11,13 @@ use crate::packed::{NO_SLOT, len_of, pack, slot_of};
 use crate::region::Region;
 use crate::steps::Steps;
 
-/// A buffer above the mark, alive for `'s`: until its scope closes.
+/// A buffer above the mark. It lives for `'s`: until its scope closes.
 ///
-/// Dropping it early reuses nothing under the bump; a recording learns from it that the buffer is
-/// dead, and a plan reuses its bytes. No safety rests on the drop being run.
+/// Under the bump, dropping it early frees nothing. Under a plan, a later buffer gets its bytes; and a recording
+/// learns from the drop that the buffer is dead. Safety does not depend on the drop.
 ///
-/// It can be read from other threads (`Sync`), but not sent to one, for its drop talks to the arena,
-/// not even to a thread that cannot outlive the scope:
+/// Other threads can read it (`Sync`). It cannot be sent to another thread, not even to one that ends before the
+/// scope, because its drop uses the arena:
 ///
 /// ```compile_fail,E0277
 /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
@@ -90,9 +90,18 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         &self.address
     }
 
-    /// The first byte, counted from the region's base. Where the buffer lies elsewhere, for hunting
-    /// bugs ([`Placement`](crate::Placement)), the offset at which the bump would have
-    /// placed it: the offset is the same under each placement, the address is not.
+    /// The first byte, counted from the base of the region. Under the placements for finding bugs
+    /// ([`Placement`](crate::Placement)) it is the offset at which the bump would have placed the buffer. So the
+    /// offset is the same under each placement, and the address is not.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let a = arena.transient::<u8>(1, Alignment::DEFAULT)?;
+    /// let b = arena.transient::<u8>(1, Alignment::DEFAULT)?;
+    /// assert_eq!((a.offset_bytes(), b.offset_bytes()), (0, 256));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     #[inline]
     pub fn offset_bytes(&self) -> u64 {
@@ -116,7 +125,16 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         self.steps.region()
     }
 
-    /// Shared access. A view keeps its buffer alive.
+    /// Shared access. The buffer cannot be dropped or written while a view exists.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.transient_from(&[1, 2, 3], Alignment::DEFAULT)?;
+    /// let (all, last) = (x.view(), x.view().range(2..)?); // any number of views at once
+    /// assert_eq!((all.len(), last.as_slice()), (3, &[3][..]));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn view(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
@@ -124,6 +142,15 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     }
 
     /// Exclusive access.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.transient_from(&[1, 2, 3], Alignment::DEFAULT)?;
+    /// x.view_mut().write(&[4, 5, 6])?;
+    /// assert_eq!(x.as_slice(), [4, 5, 6]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its
@@ -132,16 +159,22 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     }
 }
 
-impl<T: Pod, D: HostVisible> Transient<'_, T, D> {
+impl<T: Pod, D: Device> Transient<'_, T, D> {
     /// The elements as a slice.
     #[must_use]
-    pub fn as_slice(&self) -> &[T] {
+    pub fn as_slice(&self) -> &[T]
+    where
+        D: HostVisible,
+    {
         self.view().as_slice()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T]
+    where
+        D: HostVisible,
+    {
         self.view_mut().into_mut_slice()
     }
 }

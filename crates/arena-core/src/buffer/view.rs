@@ -75,6 +75,14 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     }
 
     /// Bytes of all elements.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0, 3.0])?;
+    /// assert_eq!((x.view().len(), x.view().len_bytes()), (3, 12));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         // In range by invariant 2.
@@ -97,8 +105,18 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         self.region
     }
 
-    /// Whether the address is a multiple of `alignment`. A view into the middle of a buffer may be
-    /// contiguous and yet not aligned as the buffer is.
+    /// Whether the address is a multiple of `alignment`. A view that starts in the middle of a buffer may be
+    /// less aligned than the buffer.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[0.0_f32; 8])?;
+    /// let sixteen = Alignment::new(16)?;
+    /// assert!(x.view().is_aligned(sixteen));
+    /// assert!(!x.view().range(1..)?.is_aligned(sixteen)); // starts 4 bytes later
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_aligned(&self, alignment: Alignment) -> bool {
         alignment.divides(self.address)
@@ -135,6 +153,15 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`] when the range is not inside the view.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1, 2, 3, 4])?;
+    /// assert_eq!(x.view().range(1..3)?.as_slice(), [2, 3]);
+    /// assert!(x.view().range(2..5).is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let (start, len) = resolve(&range, self.len)?;
         // SAFETY: 1 and 2: a part of a range inside the region, a whole number of elements from an
@@ -142,21 +169,39 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         Ok(unsafe { Self::new(self.address + offset_bytes::<T>(start), len, self.region) })
     }
 
-    /// The elements before `mid` and those from it on.
+    /// Two views: the elements before `mid`, and the elements from `mid` on.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    /// [`ErrorKind::OutOfBounds`] when `mid` is larger than the length.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1, 2, 3])?;
+    /// let (left, right) = x.view().split_at(1)?;
+    /// assert_eq!((left.as_slice(), right.as_slice()), (&[1][..], &[2, 3][..]));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn split_at(&self, mid: usize) -> Result<(Self, Self), Error> {
         Ok((self.range(..mid)?, self.range(mid..)?))
     }
 
-    /// `parts` equal views whose starts are multiples of `alignment`, if this one's is; elements
-    /// that do not share out evenly are left over at the end.
+    /// `parts` views of equal length, each of which starts at a multiple of `alignment`. Elements at the end that
+    /// do not fill a part are left over.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadParts`] when nothing is left for a part, or when this view is not aligned.
+    /// [`ErrorKind::BadParts`] when a part would be empty, or when this view itself is not aligned.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1_u8, 2, 3, 4, 5])?;
+    /// let parts: Vec<_> = x.view().parts(2, Alignment::ONE)?.map(|part| part.as_slice()).collect();
+    /// assert_eq!(parts, [[1, 2], [3, 4]]); // 5 is left over
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn parts(
         self,
         parts: usize,
@@ -185,28 +230,57 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     ///
     /// [`ErrorKind::OutOfBounds`] when there is no such row; [`ErrorKind::ElementMismatch`] when
     /// the layout is for other elements.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena, RowLayout};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let layout = RowLayout::new::<u8>(2, 3, Alignment::new(4)?)?; // rows start 4 bytes apart
+    /// let image = arena.persistent_from(&[1_u8, 2, 3, 0, 4, 5, 6, 0])?;
+    /// assert_eq!(image.view().row(&layout, 1)?.as_slice(), [4, 5, 6]);
+    /// assert!(image.view().row(&layout, 2).is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn row(&self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
         self.range(row_range::<T>(layout, row)?)
     }
 
-    /// The elements in host memory, after the work queued on the arena's stream.
+    /// A copy of the elements in host memory. It waits for the work queued on the arena's stream.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Device`] when the device refuses the copy, or an error that an earlier close left
     /// behind.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// assert_eq!(x.view().to_vec()?, vec![1.0, 2.0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut host = vec![T::zeroed(); self.len];
         self.read_into(&mut host)?;
         Ok(host)
     }
 
-    /// Copies the elements to host memory, after the work queued on the arena's stream.
+    /// Copies the elements to host memory. It waits for the work queued on the arena's stream.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
     /// refuses the copy; or an error that an earlier close left behind.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// let mut host = [0.0; 2];
+    /// x.view().read_into(&mut host)?;
+    /// assert_eq!(host, [1.0, 2.0]);
+    /// assert!(x.view().read_into(&mut [0.0; 3]).is_err()); // another length
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn read_into(&self, host: &mut [T]) -> Result<(), Error> {
         same_len(host.len(), self.len)?;
         self.region.check()?;
@@ -220,10 +294,21 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     }
 }
 
-impl<'v, T: Pod, D: HostVisible> View<'v, T, D> {
+impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// The elements as a slice.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// assert_eq!(x.view().as_slice().iter().sum::<f32>(), 3.0);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
-    pub fn as_slice(&self) -> &'v [T] {
+    pub fn as_slice(&self) -> &'v [T]
+    where
+        D: HostVisible,
+    {
         let start = std::ptr::with_exposed_provenance::<T>(host_address(self.address));
         // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
         // are initialised; aligned by 1, in range by 2, not written for `'v` by 3, since the
@@ -269,14 +354,28 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         self.region
     }
 
-    /// Shared access to the same elements while this one rests.
+    /// Shared access to the same elements. This access cannot be used meanwhile.
     #[must_use]
     pub fn view(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: the mutable access is borrowed shared meanwhile.
         unsafe { View::new(self.address, self.len, self.region) }
     }
 
-    /// The same access for a shorter while, to pass on without giving it away.
+    /// The same access with a shorter lifetime, to pass to a function without giving this one up.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena, ViewMut};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// fn double(x: ViewMut<'_, f32>) {
+    ///     x.into_mut_slice().iter_mut().for_each(|value| *value *= 2.0);
+    /// }
+    /// let mut x = arena.persistent_from(&[1.0_f32])?;
+    /// let mut access = x.view_mut();
+    /// double(access.reborrow());
+    /// double(access);
+    /// assert_eq!(x.as_slice(), [4.0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn reborrow(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: this access is borrowed mutably meanwhile.
@@ -293,11 +392,20 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(self)
     }
 
-    /// The elements of `range`, for the rest of this access' life.
+    /// Access to the elements of `range`, with the same lifetime as this access.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::OutOfBounds`] when the range is not inside the view.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1, 2, 3, 4])?;
+    /// x.view_mut().range(1..3)?.zero()?;
+    /// assert_eq!(x.as_slice(), [1, 0, 0, 4]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn range(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let (start, len) = resolve(&range, self.len)?;
         // SAFETY: 1 and 2: a part of a range inside the region, from an aligned start. 3: this
@@ -305,11 +413,21 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(unsafe { Self::new(self.address + offset_bytes::<T>(start), len, self.region) })
     }
 
-    /// Two disjoint halves: the elements before `mid` and those from it on.
+    /// Two disjoint accesses: the elements before `mid`, and the elements from `mid` on.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfBounds`] when `mid` lies behind the end.
+    /// [`ErrorKind::OutOfBounds`] when `mid` is larger than the length.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1, 2, 3])?;
+    /// let (mut left, right) = x.view_mut().split_at_mut(1)?;
+    /// left.copy_from(right.view().range(1..)?)?;
+    /// assert_eq!(x.as_slice(), [3, 2, 3]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
         let (_, rest) = resolve(&(mid..), self.len)?;
         let behind = self.address + offset_bytes::<T>(mid);
@@ -326,6 +444,17 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// As for [`View::parts`].
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[0_u8; 4])?;
+    /// for (n, mut part) in (1..).zip(x.view_mut().parts_mut(2, Alignment::ONE)?) {
+    ///     part.fill_bytes(n)?;
+    /// }
+    /// assert_eq!(x.as_slice(), [1, 1, 2, 2]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn parts_mut(
         self,
         parts: usize,
@@ -347,6 +476,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     ///
     /// [`ErrorKind::OutOfBounds`] when there is no such row; [`ErrorKind::ElementMismatch`] when
     /// the layout is for other elements.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena, RowLayout};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let layout = RowLayout::new::<u8>(2, 3, Alignment::new(4)?)?; // rows start 4 bytes apart
+    /// let mut image = arena.persistent_zeroed::<u8>(layout.len(), Alignment::new(4)?)?;
+    /// image.view_mut().row_mut(&layout, 1)?.fill_bytes(9)?;
+    /// assert_eq!(image.as_slice(), [0, 0, 0, 0, 9, 9, 9, 0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn row_mut(self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
         self.range(row_range::<T>(layout, row)?)
     }
@@ -357,6 +496,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     ///
     /// [`ErrorKind::LengthMismatch`] when the lengths differ; [`ErrorKind::Device`] when the device
     /// refuses the copy.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent::<f32>(2, Alignment::DEFAULT)?;
+    /// x.view_mut().write(&[1.0, 2.0])?;
+    /// assert_eq!(x.as_slice(), [1.0, 2.0]);
+    /// assert!(x.view_mut().write(&[1.0]).is_err()); // another length
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn write(&mut self, host: &[T]) -> Result<(), Error> {
         same_len(host.len(), self.len)?;
         let bytes = bytemuck::cast_slice(host);
@@ -368,12 +517,22 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(())
     }
 
-    /// Copies `from` in, in stream order. The two cannot overlap: this access is exclusive. A view of
-    /// another arena's buffer may be given; that arena then knows this one's stream, as if declared.
+    /// Copies `from` in, in stream order. The two cannot overlap, because this access is exclusive. `from` may lie
+    /// in another arena of the same device; the stream of this arena is then declared to that arena.
     ///
     /// # Errors
     ///
     /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when `from` is of another device.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let from = arena.persistent_from(&[1, 2, 3])?;
+    /// let mut to = arena.persistent_from(&[0, 0])?;
+    /// to.view_mut().copy_from(from.view().range(1..)?)?;
+    /// assert_eq!(to.as_slice(), [2, 3]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn copy_from(&mut self, from: View<'_, T, D>) -> Result<(), Error> {
         same_len(from.len, self.len)?;
         let bytes = from.len_bytes();
@@ -390,12 +549,21 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         Ok(())
     }
 
-    /// Sets every byte to zero, in stream order: by a fill, never by a multiplication, so that NaN
-    /// goes as well.
+    /// Sets every byte to zero, in stream order. It is a fill, not a multiplication by zero, so it also removes
+    /// NaN.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Device`] when the device refuses the fill.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut gradient = arena.persistent_from(&[1.0, f32::NAN])?;
+    /// gradient.view_mut().zero()?;
+    /// assert_eq!(gradient.as_slice(), [0.0, 0.0]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn zero(&mut self) -> Result<(), Error> {
         self.fill_bytes(0)
     }
@@ -405,6 +573,15 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::Device`] when the device refuses the fill.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[0_u16; 2])?;
+    /// x.view_mut().fill_bytes(0x01)?;
+    /// assert_eq!(x.as_slice(), [0x0101; 2]); // each byte, not each element
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn fill_bytes(&mut self, value: u8) -> Result<(), Error> {
         self.repeat(value.into())
     }
@@ -450,22 +627,40 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     }
 }
 
-impl<'v, T: Pod, D: HostVisible> ViewMut<'v, T, D> {
+impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// The elements as a slice.
     #[must_use]
-    pub fn as_slice(&self) -> &[T] {
+    pub fn as_slice(&self) -> &[T]
+    where
+        D: HostVisible,
+    {
         self.view().as_slice()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T]
+    where
+        D: HostVisible,
+    {
         self.reborrow().into_mut_slice()
     }
 
-    /// The elements as a mutable slice for the rest of this access' life.
+    /// The elements as a mutable slice with the lifetime of this access.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// # let mut arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1, 2])?;
+    /// x.view_mut().into_mut_slice().reverse();
+    /// assert_eq!(x.as_slice(), [2, 1]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
-    pub fn into_mut_slice(self) -> &'v mut [T] {
+    pub fn into_mut_slice(self) -> &'v mut [T]
+    where
+        D: HostVisible,
+    {
         let start = std::ptr::with_exposed_provenance_mut::<T>(host_address(self.address));
         // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
         // are initialised; aligned by 1, in range by 2, nobody else's for `'v` by 3, since the

@@ -1,4 +1,4 @@
-//! cuBLAS as a customer of the arena: a handle that works in a persistent buffer.
+//! cuBLAS in the memory of the arena: a handle whose workspace is a persistent buffer.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 
 /// A cuBLAS handle whose workspace is a persistent buffer of an arena.
 ///
-/// Without one, cuBLAS takes memory from the driver at its first product. A handle that was given a
-/// workspace keeps it as long as it lives, and takes it along to another stream, where cuBLAS itself
-/// would go back to memory of its own.
+/// Without a workspace, cuBLAS allocates memory from the driver at its first product. This handle keeps its
+/// workspace as long as it lives, also when it changes to another stream, where cuBLAS alone would return to
+/// its default memory.
 ///
 /// Make the workspace before the mark is set, of [`recommended_bytes`](Self::recommended_bytes).
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Blas {
     /// # Errors
     ///
     /// [`DeviceErrorKind::Unavailable`] when the loader finds no cuBLAS; or the refusal of cuBLAS,
-    /// which needs some memory of its own beside the arena.
+    /// which also allocates some memory outside the arena.
     pub fn on(stream: &Arc<CudaStream>) -> Result<Self, DeviceError> {
         let context = stream.context();
         // SAFETY: opening cuBLAS runs no code but its own initialisation.
@@ -92,18 +92,18 @@ impl Blas {
         Ok(if major >= 9 { 32 << 20 } else { 4 << 20 })
     }
 
-    /// Lets cuBLAS work in `workspace` from now on. What it had before goes back to its arena, whose
-    /// bytes are used again after the work that is queued.
+    /// Lets cuBLAS work in `workspace` from now on. The previous workspace is dropped; its bytes are reused only
+    /// after the queued work.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongDevice`] for a buffer on another device than the stream;
     /// [`ErrorKind::Misaligned`] where it is not aligned to [`Alignment::CUBLAS_WORKSPACE`]; or the refusal
-    /// of cuBLAS or of the driver. The workspace is what it was then.
+    /// of cuBLAS or of the driver. The workspace is unchanged then.
     pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
         workspace.view().aligned(Alignment::CUBLAS_WORKSPACE.bytes())?;
         // On another stream than the arena's, every close waits for it from now on.
-        workspace.also_used_on(&self.stream)?;
+        workspace.declare_stream(&self.stream)?;
         self.hand_over(&workspace)?;
         self.workspace = Some(workspace);
         Ok(())
@@ -123,8 +123,8 @@ impl Blas {
         }
         if let Some(workspace) = &self.workspace {
             // Two products at a time would write each other's workspace.
-            workspace.region().join(&self.stream)?;
-            workspace.also_used_on(stream)?;
+            workspace.region().wait_for(&self.stream)?;
+            workspace.declare_stream(stream)?;
         }
         let handle = self.handle;
         self.bind("cublasSetStream", || {

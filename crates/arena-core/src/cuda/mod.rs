@@ -1,5 +1,5 @@
-//! What a program with CUDA code puts on the arena: its buffers inside cudarc's calls, cuBLAS in the
-//! arena's memory, input slots and results that are read later.
+//! For programs with CUDA code: the arena's buffers as arguments of cudarc's calls, cuBLAS in the memory of the
+//! arena, input slots, and results that are read later.
 
 mod blas;
 mod buffers;

@@ -1,4 +1,4 @@
-//! Input that is copied while the step before still runs, and results that are read some steps later.
+//! Input that is copied while the step before still runs, and results that the host reads some steps later.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -21,12 +21,12 @@ use crate::steps::Steps;
 /// A depth that no scope has.
 const FORGET_NONE: u32 = u32::MAX;
 
-/// A ring of input slots, each a persistent buffer on the device and page-locked memory on the host. The
-/// copy of one batch, on a stream of its own, overlaps the step on another.
+/// A ring of input slots. Each slot is a persistent buffer on the device and page-locked memory on the host. The
+/// copy of one batch runs on a separate stream and overlaps the step that reads another batch.
 ///
-/// [`fill`](Self::fill) takes the next free slot, [`next`](Self::next) gives the oldest filled one to the
-/// step. All order between the two streams is on the device: a step waits for its copy, and a copy for
-/// the steps that read its slot before.
+/// [`fill`](Self::fill) uses the next free slot; [`next`](Self::next) gives the oldest filled slot to the step.
+/// The device orders the two streams: a step waits for its copy, and a copy waits for the steps that read its
+/// slot before.
 #[derive(Debug)]
 pub struct InputSlots<T: Pod> {
     slots: Vec<Slot<T>>,
@@ -49,15 +49,16 @@ struct Slot<T: Pod> {
 }
 
 impl<T: Pod> InputSlots<T> {
-    /// `count` slots of `len` elements: two overlap a copy with a step. Make them before the mark is
-    /// set.
+    /// `count` slots of `len` elements. Two slots are enough to overlap a copy with a step. Make them before the
+    /// mark is set.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InUse`] for no slot at all; as for [`RawArena::persistent`](crate::RawArena::persistent); or the driver's refusal.
+    /// [`ErrorKind::NoSlots`] when `count` is 0; as for [`RawArena::persistent`](crate::RawArena::persistent); or the
+    /// driver's refusal.
     pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
         if count == 0 {
-            return Err(ErrorKind::InUse { what: "each of no slots" }.into());
+            return Err(ErrorKind::NoSlots.into());
         }
         let region = steps.region_arc();
         let stream = region.device().new_stream()?;
@@ -71,8 +72,8 @@ impl<T: Pod> InputSlots<T> {
         Ok(Self { slots, stream, region, filled: 0, taken: 0, waits: 0 })
     }
 
-    /// Writes the next batch and queues its copy. If the host memory of the slot is still read by an
-    /// earlier copy, it waits for that, and counts it.
+    /// Writes the next batch and queues its copy. If an earlier copy still reads the host memory of the slot, it
+    /// waits for that copy, and [`waits`](Self::waits) counts it.
     ///
     /// # Errors
     ///
@@ -88,20 +89,21 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// # Errors
     ///
-    /// As for [`fill`](Self::fill); and [`ErrorKind::InUse`] where that would wait.
+    /// As for [`fill`](Self::fill); and [`ErrorKind::InUse`] if `fill` would wait.
     pub fn try_fill(&mut self, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
         let index = self.free_slot()?;
         if !self.slots[index].transfer.has_ended()? {
-            return Err(ErrorKind::InUse { what: "the next slot, by its last copy" }.into());
+            return Err(
+                ErrorKind::InUse { what: "the next input slot", by: "its last copy" }.into()
+            );
         }
         self.write_and_copy(index, write)
     }
 
     fn free_slot(&self) -> Result<usize, Error> {
         if self.filled - self.taken == self.slots.len() {
-            return Err(
-                ErrorKind::InUse { what: "every slot, by a batch that no step took" }.into()
-            );
+            let by = "a batch that no step has taken";
+            return Err(ErrorKind::InUse { what: "every input slot", by }.into());
         }
         Ok(self.filled % self.slots.len())
     }
@@ -128,19 +130,19 @@ impl<T: Pod> InputSlots<T> {
         Ok(())
     }
 
-    /// The oldest batch that no step has taken, for work on the arena's stream, which waits for its
-    /// copy. The slot is free again when the view is gone.
+    /// The oldest batch that no step has taken yet, for work on the arena's stream. That stream waits for the copy
+    /// of the batch. The slot is free again when the view is dropped.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InUse`] when no batch is filled; or the driver's refusal.
+    /// [`ErrorKind::NotFilled`] when no slot holds a batch; or the driver's refusal.
     #[expect(
         clippy::should_implement_trait,
         reason = "the view borrows the slots, which no iterator does"
     )]
     pub fn next(&mut self) -> Result<View<'_, T, Cuda>, Error> {
         if self.filled == self.taken {
-            return Err(ErrorKind::InUse { what: "no slot: none is filled" }.into());
+            return Err(ErrorKind::NotFilled.into());
         }
         self.region.device().refuse_in_capture("next")?;
         let count = self.slots.len();
@@ -177,7 +179,7 @@ impl<T: Pod> InputSlots<T> {
 impl<T: Pod> Drop for InputSlots<T> {
     fn drop(&mut self) {
         // The buffers' bytes may be used again, on the arena's stream, as soon as they are gone.
-        if self.region.join(&self.stream).is_err() {
+        if self.region.wait_for(&self.stream).is_err() {
             let _ = self.region.declare(&self.stream, 0);
         }
     }
@@ -185,13 +187,14 @@ impl<T: Pod> Drop for InputSlots<T> {
 
 /// Records everything that may read a slot by now: the arena's stream, and the streams declared to it.
 fn record_reads<T: Pod>(region: &Region<Cuda>, slot: &mut Slot<T>) -> Result<(), Error> {
-    region.join_declared(FORGET_NONE)?;
+    region.wait_for_declared(FORGET_NONE)?;
     region.device().record(&slot.read, region.device().stream())?;
     slot.is_read_recorded = true;
     Ok(())
 }
 
-/// Results on their way to the host: copied on the arena's stream, read when they have arrived.
+/// A queue of results on their way to the host. They are copied on the arena's stream, and the host reads them
+/// when they have arrived.
 #[derive(Debug)]
 pub struct ResultQueue<T: Pod> {
     free: Vec<Transfer<T>>,
@@ -201,12 +204,15 @@ pub struct ResultQueue<T: Pod> {
 }
 
 impl<T: Pod> ResultQueue<T> {
-    /// Room for `count` results of `len` elements on their way.
+    /// A queue with room for `count` results of `len` elements.
     ///
     /// # Errors
     ///
-    /// The driver's refusal.
+    /// [`ErrorKind::NoSlots`] when `count` is 0; or the driver's refusal.
     pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
+        if count == 0 {
+            return Err(ErrorKind::NoSlots.into());
+        }
         let region = steps.region_arc();
         let free = (0..count).map(|_| Transfer::new(&region, len)).collect::<Result<_, _>>()?;
         Ok(Self { free, queued: VecDeque::with_capacity(count), region, len })
@@ -216,7 +222,7 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::WrongDevice`] for one of
+    /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::OtherArena`] for one of
     /// another arena, whose stream orders it; [`ErrorKind::InUse`] when as many
     /// results are on their way as there is room for; or the driver's refusal.
     pub fn push(&mut self, result: View<'_, T, Cuda>) -> Result<(), Error> {
@@ -225,11 +231,10 @@ impl<T: Pod> ResultQueue<T> {
             return Err(ErrorKind::LengthMismatch { expected, given }.into());
         }
         if !std::ptr::eq(result.region(), &raw const *self.region) {
-            let (what, device) =
-                ("a result of another arena".to_owned(), self.region.device().name());
-            return Err(ErrorKind::WrongDevice { what, device }.into());
+            return Err(ErrorKind::OtherArena.into());
         }
-        let full = ErrorKind::InUse { what: "every place for a result: take one" };
+        let by = "a result that was not popped";
+        let full = ErrorKind::InUse { what: "every place for a result", by };
         let mut transfer = self.free.pop().ok_or(full)?;
         let stream = self.region.device().stream();
         let from = result.address();
@@ -248,8 +253,8 @@ impl<T: Pod> ResultQueue<T> {
         started
     }
 
-    /// The oldest result, after waiting for it if need be; `None` when none is on its way. In a loop,
-    /// [`pop_with`](Self::pop_with) makes no vector for each.
+    /// The oldest result. It waits until the result has arrived. `None` when the queue is empty. In a loop prefer
+    /// [`pop_with`](Self::pop_with), which makes no vector.
     ///
     /// # Errors
     ///
@@ -258,7 +263,7 @@ impl<T: Pod> ResultQueue<T> {
         self.pop_with(<[T]>::to_vec)
     }
 
-    /// The oldest result if it has arrived.
+    /// The oldest result if it has already arrived.
     ///
     /// # Errors
     ///
@@ -267,7 +272,7 @@ impl<T: Pod> ResultQueue<T> {
         self.try_pop_with(<[T]>::to_vec)
     }
 
-    /// [`pop`](Self::pop) that shows the result where it lies, and returns what `read` made of it.
+    /// [`pop`](Self::pop) without a copy: `read` gets the result in place, and its value is returned.
     ///
     /// # Errors
     ///
@@ -275,14 +280,14 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Panics
     ///
-    /// Only if `read` does; the result is the oldest still.
+    /// If `read` panics. The result then stays in the queue.
     pub fn pop_with<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
         let Some(oldest) = self.queued.front_mut() else { return Ok(None) };
         oldest.wait()?;
         self.take_arrived(read)
     }
 
-    /// [`try_pop`](Self::try_pop) that shows the result where it lies.
+    /// [`try_pop`](Self::try_pop) without a copy.
     ///
     /// # Errors
     ///
@@ -290,7 +295,7 @@ impl<T: Pod> ResultQueue<T> {
     ///
     /// # Panics
     ///
-    /// Only if `read` does; the result is the oldest still.
+    /// If `read` panics. The result then stays in the queue.
     pub fn try_pop_with<R>(&mut self, read: impl FnOnce(&[T]) -> R) -> Result<Option<R>, Error> {
         let arrived = match self.queued.front_mut() {
             Some(oldest) => oldest.has_ended()?,

@@ -36,6 +36,11 @@ enum Flight {
     Unknown,
 }
 
+const HOST_MEMORY: &str = "the host memory of a copy";
+const IN_FLIGHT: ErrorKind =
+    ErrorKind::InUse { what: HOST_MEMORY, by: "a copy that has not ended" };
+const GONE: ErrorKind = ErrorKind::InUse { what: HOST_MEMORY, by: "its own release" };
+
 impl<T: Pod> Transfer<T> {
     pub(super) fn new(region: &Arc<Region<Cuda>>, len: usize) -> Result<Self, DeviceError> {
         let device = region.device();
@@ -47,7 +52,7 @@ impl<T: Pod> Transfer<T> {
     }
 
     fn host(&self) -> Result<&Pinned<T>, Error> {
-        self.host.as_ref().ok_or_else(|| ErrorKind::InUse { what: "a dropped slot" }.into())
+        self.host.as_ref().ok_or_else(|| GONE.into())
     }
 
     /// Whether the copy has ended, without waiting.
@@ -76,9 +81,8 @@ impl<T: Pod> Transfer<T> {
             return Ok(false);
         }
         if self.flight == Flight::Unknown {
-            return Err(
-                ErrorKind::InUse { what: "the host memory of a copy without an end" }.into()
-            );
+            let by = "a copy whose end is not known";
+            return Err(ErrorKind::InUse { what: HOST_MEMORY, by }.into());
         }
         let (device, event) = (self.region.device(), self.ended.handle());
         device.call(|| {
@@ -93,7 +97,7 @@ impl<T: Pod> Transfer<T> {
     /// The memory, when no copy is in flight.
     pub(super) fn as_slice(&self) -> Result<&[T], Error> {
         if self.flight != Flight::Landed {
-            return Err(ErrorKind::InUse { what: "the host memory of a copy" }.into());
+            return Err(IN_FLIGHT.into());
         }
         // SAFETY: no copy is in flight.
         Ok(unsafe { self.host()?.as_slice() })
@@ -102,9 +106,9 @@ impl<T: Pod> Transfer<T> {
     /// The memory, when no copy is in flight.
     pub(super) fn as_mut_slice(&mut self) -> Result<&mut [T], Error> {
         if self.flight != Flight::Landed {
-            return Err(ErrorKind::InUse { what: "the host memory of a copy" }.into());
+            return Err(IN_FLIGHT.into());
         }
-        let host = self.host.as_mut().ok_or(ErrorKind::InUse { what: "a dropped slot" })?;
+        let host = self.host.as_mut().ok_or(GONE)?;
         // SAFETY: no copy is in flight.
         Ok(unsafe { host.as_mut_slice() })
     }

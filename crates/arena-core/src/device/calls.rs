@@ -266,6 +266,7 @@ macro_rules! wrap_device {
             }
         }
 
+        #[diagnostic::do_not_recommend]
         // SAFETY: the memory is the wrapped device's, and the wrapper queues nothing.
         unsafe impl<D: super::HostVisible> super::HostVisible for $wrapper<D> {}
     };

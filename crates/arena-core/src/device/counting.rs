@@ -19,7 +19,19 @@ impl<D> Counting<D> {
         Self { inner, counts: CallCounts::default() }
     }
 
-    /// The counts, shared: they go on when the device has moved into an arena.
+    /// A shared handle to the counts. It still works after the device has moved into an arena.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// use arena_core::device::{Call, Counting};
+    ///
+    /// let device = Counting::new(Host::new());
+    /// let counts = device.counts();
+    /// let arena = RawArena::new(device, ByteSize::kib(4))?;
+    /// arena.persistent_from(&[1.0_f32; 10])?;
+    /// assert_eq!((counts.calls(Call::Obtain), counts.bytes(Call::CopyIn)), (1, 40));
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     #[must_use]
     pub fn counts(&self) -> CallCounts {
         self.counts.clone()
@@ -42,7 +54,7 @@ impl<D> Counting<D> {
 
 wrap_device!(Counting);
 
-/// How often each call was made, and for how many bytes in all.
+/// How often each call was made, and for how many bytes in total.
 #[derive(Debug, Clone, Default)]
 pub struct CallCounts {
     by_call: Arc<[(AtomicU64, AtomicU64); Call::ALL.len()]>,

@@ -19,7 +19,7 @@ impl<D> Failing<D> {
         Self { inner, switch: FailSwitch::default() }
     }
 
-    /// The switch, shared: it works when the device has moved into an arena.
+    /// A shared handle to the switch. It still works after the device has moved into an arena.
     #[must_use]
     pub fn switch(&self) -> FailSwitch {
         self.switch.clone()
@@ -56,7 +56,20 @@ pub struct FailSwitch {
 }
 
 impl FailSwitch {
-    /// Refuses the `n`-th such call from now (1 is the next) once; 0 takes an order back.
+    /// Refuses the `n`-th such call from now, once; 1 is the next call. 0 cancels this.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// use arena_core::device::{Call, Failing};
+    ///
+    /// let device = Failing::new(Host::new());
+    /// let switch = device.switch();
+    /// let arena = RawArena::new(device, ByteSize::kib(4))?;
+    /// switch.fail_nth(Call::CopyIn, 2);
+    /// let tries = [(); 3].map(|()| arena.persistent_from(&[1.0_f32]).is_ok());
+    /// assert_eq!(tries, [true, false, true]);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn fail_nth(&self, call: Call, n: u64) {
         self.countdown[call as usize].store(n, Ordering::Relaxed);
     }

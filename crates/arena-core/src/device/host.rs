@@ -15,8 +15,8 @@ use crate::error::{DeviceError, DeviceErrorKind};
 
 /// The host device: one anonymous private mapping from the operating system.
 ///
-/// The addresses are reserved at once and committed page by page on first touch, so a large
-/// capacity costs nothing until it is used. Fresh pages read as zero. Every call is done when it
+/// The addresses are reserved at once, and the system provides each page when it is used for the first time. So
+/// a large capacity costs nothing until it is used. New pages read as zero. Every call is complete when it
 /// returns; there is no stream.
 #[derive(Debug, Clone, Default)]
 pub struct Host(());

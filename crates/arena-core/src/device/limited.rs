@@ -6,7 +6,7 @@ use super::{Call, DeviceMemory, calls::wrap_device};
 use crate::bytes::ByteSize;
 use crate::error::{DeviceError, DeviceErrorKind};
 
-/// Wraps a device and refuses to obtain more than a limit in bytes, all its regions together.
+/// Wraps a device and limits the sum of the bytes that it holds at one time.
 #[derive(Debug)]
 pub struct Limited<D> {
     inner: D,
@@ -15,7 +15,15 @@ pub struct Limited<D> {
 }
 
 impl<D> Limited<D> {
-    /// Allows `inner` to hold `limit` at a time.
+    /// A device that holds at most `limit` at one time.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// use arena_core::device::Limited;
+    ///
+    /// let device = Limited::new(Host::new(), ByteSize::kib(4));
+    /// assert!(RawArena::new(device, ByteSize::kib(5)).is_err());
+    /// ```
     pub fn new(inner: D, limit: ByteSize) -> Self {
         Self { inner, limit_bytes: limit.bytes(), held_bytes: AtomicU64::new(0) }
     }

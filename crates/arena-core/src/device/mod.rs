@@ -1,9 +1,9 @@
 //! Devices: the only part of the arena that touches memory.
 //!
-//! A [`Device`] obtains one region, fills and copies bytes in it, and lets it go. Everything above
-//! decides *where* and is generic over it, so the same allocator code runs on the host, on a probe
-//! without memory, on a test device that puts its work off, and on a GPU. The wrappers change one thing of the device inside them:
-//! [`Limited`] its size, [`Counting`] nothing but a count of its calls, [`Failing`] its `n`-th call.
+//! A [`Device`] obtains one region, fills and copies bytes in it, and releases it. The code above it decides
+//! only *where* a buffer lies and is generic over the device. So the same allocator code runs on the host, on a
+//! probe without memory, on a test device that delays its work, and on a GPU. Each wrapper adds one thing to
+//! the device inside it: [`Limited`] a limit, [`Counting`] a count of the calls, [`Failing`] a call that fails.
 
 mod calls;
 mod counting;
@@ -32,8 +32,8 @@ pub use probe::Probe;
 
 /// Memory that a device obtained: its address, and what the device needs to release it.
 ///
-/// It is a receipt, not an owner: dropping it releases nothing, and only
-/// [`release`](Device::release) gives the memory back, which asks for the receipt unchanged.
+/// It is a receipt, not an owner: dropping it releases nothing. Only [`release`](Device::release) gives the
+/// memory back, and it needs the unchanged receipt.
 #[derive(Debug)]
 pub struct Obtained<M> {
     /// Address of the first byte; never zero, also for memory of zero bytes.
@@ -56,10 +56,9 @@ pub struct DeviceMemory {
 
 /// One kind of memory: where a region comes from, and who moves bytes in it.
 ///
-/// A device carries the stream that the arena belongs to; where calls are done when they return,
-/// the stream is `()`. Fill and copies are queued on that stream
-/// in call order and may return before they are done, except that
-/// [`copy_out`](Self::copy_out) returns when the bytes have arrived.
+/// A device contains the stream that the arena belongs to. If every call is complete when it returns, the
+/// stream is `()`. Fills and copies are queued on that stream in call order and may return before they are
+/// complete. Only [`copy_out`](Self::copy_out) returns when its bytes have arrived.
 ///
 /// The arena never makes a call for zero bytes, and never one that reaches outside the region.
 ///
@@ -99,6 +98,12 @@ pub struct DeviceMemory {
 ///
 /// An untrue alignment or end (2) is found when memory is obtained, and is an error. The rest is not
 /// checked.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a device",
+    label = "not a device",
+    note = "devices are `Host`, `Cuda`, `Probe`, and wrappers of them such as `Counting<Host>`; they are made by \
+            `Host::new()`, `Cuda::new(0)?`, `Probe::new()`"
+)]
 pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// What `release` needs beside the address.
     type Memory: fmt::Debug + Send + Sync;
@@ -160,7 +165,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
         self.obtain(bytes)
     }
 
-    /// Lets memory go after the work that is queued on it.
+    /// Releases memory after the work that is queued on the stream.
     ///
     /// # Errors
     ///
@@ -173,9 +178,8 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     unsafe fn release(&self, memory: Obtained<Self::Memory>, bytes: u64)
     -> Result<(), DeviceError>;
 
-    /// Gives the physical memory behind a range back while the addresses stay. The range reads as
-    /// zero afterwards, or as before where the device gives nothing back. Returns the bytes given
-    /// back.
+    /// Gives the physical memory of a range back to the system; the addresses stay valid. Afterwards the range
+    /// reads as zero, or as before if the device gives nothing back. Returns the number of bytes given back.
     ///
     /// # Errors
     ///
@@ -253,7 +257,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// means the same queue on every thread.
     fn owns_stream(&self, stream: &Self::Stream) -> bool;
 
-    /// Whether the device can still be used. Asked at each step, so it calls no driver.
+    /// Whether the device can still be used. It is asked at each step, so it must not call a driver.
     ///
     /// # Errors
     ///
@@ -262,8 +266,8 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Refuses `call` while a graph is captured on the arena's stream, for the layers above: what they
-    /// would do then would be lost, or would be done with what a replay does not own.
+    /// Refuses `call` while a graph is captured on the arena's stream. The layers above ask this before work
+    /// that a replay could not repeat.
     ///
     /// # Errors
     ///
@@ -274,8 +278,8 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Begins a range called `name` on a profiler's timeline and returns its id; `None` where nobody
-    /// asked for ranges. A range may end on another thread than it began on.
+    /// Begins a range called `name` on a profiler's timeline and returns its id; `None` if ranges are not shown.
+    /// A range may end on another thread than it began on.
     fn begin_range(&self, name: &'static str) -> Option<u64> {
         let _ = name;
         None
@@ -286,15 +290,15 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
         let _ = id;
     }
 
-    /// An event that stands for nothing yet. It can be recorded again and again; a wait is for the
-    /// record before it.
+    /// An event that is not recorded yet. It can be recorded many times; a wait is for the last record before
+    /// the wait.
     ///
     /// # Errors
     ///
     /// The device's refusal.
     fn new_event(&self) -> Result<Self::Event, DeviceError>;
 
-    /// Lets `event` stand for the work that is queued on `stream` now.
+    /// Records `event`: from now on it stands for the work that is queued on `stream` now.
     ///
     /// # Errors
     ///
@@ -352,7 +356,7 @@ pub unsafe trait Captures: Device {
     /// The device's refusal; call [`abandon_capture`](Self::abandon_capture) then.
     fn end_capture(&self) -> Result<Self::Graph, DeviceError>;
 
-    /// Ends a recording, if one is going on, and throws it away.
+    /// Ends a recording, if there is one, and discards it.
     fn abandon_capture(&self);
 
     /// Queues the recorded work on the device's stream. `arena-scope` has the safe form,
@@ -395,4 +399,10 @@ pub unsafe trait Captures: Device {
 ///    is released.
 /// 2. Its bytes are initialised from the start, and after each call, however that returns.
 /// 3. Each call is done when it returns, however it does: nothing is queued.
+#[diagnostic::on_unimplemented(
+    message = "the host cannot read the memory of `{Self}` as a slice",
+    label = "memory that the host does not see",
+    note = "copy instead: `read` and `read_one` of a scope, or `to_vec` of a view; to the device with `upload`, or \
+            `write` of a view"
+)]
 pub unsafe trait HostVisible: Device {}

@@ -5,12 +5,11 @@ use crate::bytes::Alignment;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::layout::region_fits;
 
-/// A device that has addresses but no memory behind them, and so any capacity that fits 2⁶².
+/// A device that has addresses but no memory, so it can have any capacity up to 2⁶² bytes.
 ///
-/// A program runs on it for its shapes alone: fill and copies do nothing, reading gives zeros, and
-/// an arena on it tells the smallest capacity that serves the same requests
-/// (`smallest_capacity_bytes`). The answer holds for a device whose regions are aligned alike, and
-/// for requests that ask for no more than that alignment.
+/// A program runs on it only for its shapes: fills and copies do nothing, and a read returns zeros. An arena on
+/// it reports the smallest capacity that serves the same requests (`smallest_capacity_bytes`). The answer is
+/// valid for a device whose regions have the same alignment, and for requests with at most that alignment.
 #[derive(Debug, Clone)]
 pub struct Probe {
     base_address: u64,
@@ -20,13 +19,19 @@ pub struct Probe {
 impl Probe {
     const BASE_ADDRESS: u64 = 1 << 44;
 
-    /// A probe whose regions are aligned as no real device's need to be (16 TiB).
+    /// A probe whose regions have a larger alignment (16 TiB) than those of any real device.
     #[must_use]
     pub const fn new() -> Self {
         Self { base_address: Self::BASE_ADDRESS, stands_for: None }
     }
 
-    /// A probe that stands for `device`: its regions have the same alignment, and no more.
+    /// A probe that stands for `device`: its regions have exactly the same alignment.
+    ///
+    /// ```
+    /// # use arena_core::{Device, Host, Probe};
+    /// let probe = Probe::like(&Host::new());
+    /// assert_eq!(probe.base_alignment(), Host::new().base_alignment());
+    /// ```
     #[must_use]
     pub fn like<D: Device>(device: &D) -> Self {
         Self {
@@ -39,10 +44,19 @@ impl Probe {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooBig`] for an address above 2⁶¹, which leaves no room for a region.
+    /// [`ErrorKind::BadAddress`] for an address above 2⁶¹, which leaves no room for a region.
+    ///
+    /// ```
+    /// # use arena_core::{Device, Probe};
+    /// let probe = Probe::at(512)?;
+    /// assert_eq!(probe.base_alignment().bytes(), 512);
+    /// assert!(Probe::at(u64::MAX).is_err());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
     pub fn at(base_address: u64) -> Result<Self, Error> {
-        if base_address > 1 << 61 {
-            return Err(ErrorKind::TooBig { elements: base_address, element_bytes: 1 }.into());
+        const HIGHEST: u64 = 1 << 61;
+        if base_address > HIGHEST {
+            return Err(ErrorKind::BadAddress { address: base_address, highest: HIGHEST }.into());
         }
         Ok(Self { base_address, stands_for: None })
     }

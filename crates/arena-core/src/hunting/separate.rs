@@ -288,7 +288,7 @@ impl<D: Device> Drop for Separate<D> {
     /// Releases what a forgotten guard, or a lost order, left behind.
     fn drop(&mut self) {
         // Declarations at depth 0 are of persistent buffers, and stay.
-        if unless_it_panics(|| self.region.join_declared(1)).is_none() {
+        if unless_it_panics(|| self.region.wait_for_declared(1)).is_none() {
             return; // Nobody knows what was waited for, so the memory is given up.
         }
         let table = self.table.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());

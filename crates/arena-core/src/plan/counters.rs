@@ -2,7 +2,7 @@
 //!
 //! A request takes the next slot if it fits and every former occupant of the slot's bytes has been
 //! freed *in this step*. Each slot counts down how many of them it waits for; the moment it is given out
-//! nobody of this step is left to wait for, so it is set to wait for those of the next step. Hence a
+//! no former occupant of this step is left to wait for, so it is set to wait for those of the next step. So a
 //! step that was as planned clears nothing at its end.
 //!
 //! Why no two live buffers overlap, whatever the program does: let slot S be given out, and look at
@@ -11,7 +11,7 @@
 //! and so on. So every earlier occupant of that byte is dead. No later occupant is alive either, for
 //! it would have needed S to be freed. Two rules make the counts mean this:
 //!
-//! - A slot that was refused or passed over counts for nobody for the rest of the step: the occupant
+//! - A slot that was refused or passed over counts for no other slot for the rest of the step: the occupant
 //!   *before* it may still live.
 //! - Closing a scope frees what was given out in it and not freed; closing the root makes every count
 //!   what a whole step would have made it.

@@ -1,32 +1,34 @@
-//! What was not as planned.
+//! How often steps were not as planned.
 
 use std::fmt;
 
 use super::sites::DeviationKind;
 
-/// What was not as planned, since the plan was installed.
+/// How often steps were not as planned, since the plan was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Deviations {
-    /// Requests smaller than their slot; they got its address all the same.
+    /// Requests that were smaller than their slot. They got its address.
     pub smaller: u64,
-    /// Requests larger than the next slot, with no slot of theirs ahead.
+    /// Requests that were larger than the next slot, where no slot further on fitted.
     pub larger: u64,
     /// Requests after the last slot.
     pub extra: u64,
-    /// Slots that nobody asked for.
+    /// Slots that no request took.
     pub missing: u64,
-    /// Requests whose slot's bytes were not free yet.
+    /// Requests whose slot's bytes still belonged to a live buffer.
     pub late: u64,
-    /// Buffers that were alive when their scope closed, though the plan has them freed by then, or
-    /// that were forgotten.
+    /// Buffers that were still alive when their scope closed although the plan has them dropped before, and
+    /// buffers that were forgotten.
     pub unfreed: u64,
-    /// Steps in which anything but a smaller request was not as planned.
+    /// Steps with a deviation that [`total`](Self::total) counts.
     pub steps: u64,
 }
 
 impl Deviations {
-    /// All of them, smaller requests left out: those keep their planned address.
+    /// The deviations that moved a buffer or left a slot unused: larger, extra, missing and late. A smaller
+    /// request keeps its planned address, and a buffer that was not freed in time moves nothing by itself,
+    /// so neither is counted.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.larger + self.extra + self.missing + self.late
@@ -49,7 +51,7 @@ impl fmt::Display for Deviations {
         write!(
             f,
             "{larger} larger, {extra} extra, {missing} missing, {late} freed late, \
-             {unfreed} unfreed, {smaller} smaller, in {steps} steps"
+             {unfreed} unfreed, {smaller} smaller (steps that deviated: {steps})"
         )
     }
 }

@@ -12,7 +12,7 @@ use std::panic::Location;
 
 use super::counters::Counters;
 use super::deviations::Deviations;
-use super::script::{Event, Kind, Script};
+use super::script::{Kind, PackedEvent, Script};
 use super::sites::DeviationSite;
 use super::slots::SlotTable;
 use crate::bytes::Alignment;
@@ -87,12 +87,12 @@ impl Replay {
     /// Whether the drop of a slot's handle is the script's; it is done with then.
     #[inline(always)]
     pub(crate) fn drop_as_before(&self, slot: u32) -> bool {
-        self.script.follow(Event::drop(slot, self.counters.requests()))
+        self.script.follow(PackedEvent::drop(slot, self.counters.requests()))
     }
 
     /// Whether the opening of a scope is the script's; it is done with then.
     pub(crate) fn open_as_before(&self) -> bool {
-        let follows = self.script.follow(Event::open(self.counters.requests()));
+        let follows = self.script.follow(PackedEvent::open(self.counters.requests()));
         if follows {
             self.counters.open();
         }
@@ -101,7 +101,7 @@ impl Replay {
 
     /// Whether the close of a scope, not of the root, is the script's; it is done with then.
     pub(crate) fn close_as_before(&self) -> bool {
-        let follows = self.script.follow(Event::close(self.counters.requests()));
+        let follows = self.script.follow(PackedEvent::close(self.counters.requests()));
         if follows {
             self.counters.leave();
         }
@@ -190,7 +190,7 @@ impl Replay {
 
     /// The handle of a slot was dropped, for the first time: a handle does not outlive its scope.
     pub(crate) fn drop_slot(&self, slot: u32) {
-        self.script.record(Event::drop(slot, self.counters.requests()));
+        self.script.record(PackedEvent::drop(slot, self.counters.requests()));
         self.counters.drop_slot(slot);
     }
 
@@ -206,13 +206,13 @@ impl Replay {
 
     /// Opens a scope inside.
     pub(crate) fn open(&self) {
-        self.script.record(Event::open(self.counters.requests()));
+        self.script.record(PackedEvent::open(self.counters.requests()));
         self.counters.open();
     }
 
     /// Closes the innermost scope, which is not the root.
     pub(crate) fn close(&self) {
-        self.script.record(Event::close(self.counters.requests()));
+        self.script.record(PackedEvent::close(self.counters.requests()));
         self.counters.close();
     }
 

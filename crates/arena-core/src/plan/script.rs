@@ -16,9 +16,9 @@ use crate::signature::StepSignature;
 
 /// A drop or a scope, and how many requests come before it: in one word, which is compared as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Event(u64);
+pub(super) struct PackedEvent(u64);
 
-/// What an event is.
+/// What such an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Drop(u32),
@@ -30,8 +30,8 @@ pub(super) enum Kind {
 const OPEN: u32 = u32::MAX;
 const CLOSE: u32 = u32::MAX - 1;
 
-impl Event {
-    /// The handle of a slot is dropped after so many requests.
+impl PackedEvent {
+    /// The handle of a slot is dropped after this many requests.
     #[inline]
     pub(super) const fn drop(slot: u32, requests: usize) -> Self {
         Self((requests as u64) << 32 | slot as u64)
@@ -64,7 +64,7 @@ impl Event {
 #[derive(Debug, Default)]
 pub(super) struct Script {
     /// Its drops and scopes; none if there is no such step.
-    events: Vec<Event>,
+    events: Vec<PackedEvent>,
     signature: StepSignature,
     /// How many of them a step has repeated that repeats the script.
     at: Cell<u32>,
@@ -79,7 +79,7 @@ pub(super) struct Script {
 /// A step that is being recorded.
 #[derive(Debug, Default)]
 struct Record {
-    events: Vec<Event>,
+    events: Vec<PackedEvent>,
     /// For each request, when it came.
     moments: Vec<Moment>,
     signature: StepSignature,
@@ -90,7 +90,7 @@ struct Record {
 const SCOPES: usize = 512;
 
 impl Script {
-    /// None yet, with room for a step of so many slots.
+    /// An empty script, with room for a step of this many slots.
     pub(super) fn new(slots: usize) -> Self {
         let room = || Vec::with_capacity(slots + 2 * SCOPES);
         let moments = Vec::with_capacity(slots);
@@ -141,7 +141,7 @@ impl Script {
 
     /// Whether the script goes on with this event; it is passed then.
     #[inline(always)]
-    pub(super) fn follow(&self, event: Event) -> bool {
+    pub(super) fn follow(&self, event: PackedEvent) -> bool {
         let at = self.at.get();
         let follows = self.events.get(at as usize) == Some(&event);
         if follows {
@@ -162,7 +162,7 @@ impl Script {
 
     /// The events that the step has in common with the script; they come with the first requests of the
     /// plan.
-    pub(super) fn common(&self) -> &[Event] {
+    pub(super) fn common(&self) -> &[PackedEvent] {
         self.events.get(..self.at.get() as usize).unwrap_or_default()
     }
 
@@ -184,7 +184,7 @@ impl Script {
     }
 
     /// An event in the step that is being recorded.
-    pub(super) fn record(&self, event: Event) {
+    pub(super) fn record(&self, event: PackedEvent) {
         if self.recording.get() {
             let events = &mut self.record.borrow_mut().events;
             if events.len() == events.capacity() {

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::panic::Location;
 
-/// A kind of request that is not as planned, or of a slot that nobody asks for.
+/// How a request is not as planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviationKind {
-    /// It is smaller than its slot, and got its address all the same.
+    /// It is smaller than its slot. It got the slot's address.
     Smaller,
-    /// It is larger than the next slot, and no slot ahead is its own.
+    /// It is larger than the next slot, and no slot further on fits.
     Larger,
     /// It comes after the last slot.
     Extra,
-    /// Slots before its own were not asked for.
+    /// No request took one or more slots before its own.
     Missing,
-    /// Its slot's bytes were not free yet.
+    /// The bytes of its slot still belonged to a live buffer.
     Late,
 }
 
@@ -31,21 +31,21 @@ impl DeviationKind {
     }
 }
 
-/// A place in a program whose requests are not as planned.
+/// A call in the program whose requests are not as planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviationSite {
-    /// In which way.
+    /// How they deviate.
     pub kind: DeviationKind,
-    /// The call that asks.
+    /// The call that makes the request.
     pub call_site: &'static Location<'static>,
-    /// Steps go by it again and again: how often so far.
+    /// How often so far, over all steps.
     pub count: u64,
 }
 
 impl fmt::Display for DeviationSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {} ({} times)", self.kind.name(), self.call_site, self.count)
+        write!(f, "{} at {} (times: {})", self.kind.name(), self.call_site, self.count)
     }
 }
 

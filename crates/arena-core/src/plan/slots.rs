@@ -17,24 +17,26 @@ pub struct PlannedSlot {
     pub alignment: Alignment,
 }
 
-/// Why slots are no plan.
+/// Why slots cannot be a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlotTableError {
-    /// A slot has no byte: empty requests need no slot.
+    /// A slot has a size of 0: empty requests need no slot.
     #[error("slot {slot} is empty")]
     Empty {
         /// Its place in the order of requests.
         slot: usize,
     },
-    /// A slot ends beyond any memory.
-    #[error("slot {slot} ends beyond any memory")]
+    /// A slot ends above the largest address.
+    #[error("slot {slot} ends above the largest address")]
     TooBig {
         /// Its place in the order of requests.
         slot: usize,
     },
     /// A slot's offset is not a multiple of its alignment.
-    #[error("slot {slot} starts at {offset_bytes}, no multiple of {alignment}")]
+    #[error(
+        "slot {slot} starts at offset {offset_bytes}, which is not a multiple of its alignment {alignment}"
+    )]
     Misaligned {
         /// Its place in the order of requests.
         slot: usize,
@@ -44,7 +46,7 @@ pub enum SlotTableError {
         alignment: Alignment,
     },
     /// More than 2²⁰ - 1 slots, or more than 2³² - 1 successors.
-    #[error("a plan of {slots} slots")]
+    #[error("a plan of {slots} slots has too many slots or too many successors")]
     TooMany {
         /// How many.
         slots: usize,
@@ -54,8 +56,8 @@ pub enum SlotTableError {
 /// A plan's slots in the order of requests, each with its *space successors*: the next slots that
 /// take over some of its bytes.
 ///
-/// Nothing here trusts the plan. Whoever the former occupants of a slot's bytes are follows from the
-/// slots alone, so a bad plan is refused at run time, request by request, and never overlaps.
+/// The arena does not trust a plan. It computes from the slots which buffers had the bytes of a slot before. So
+/// a bad plan is refused at run time, request by request, and never makes two live buffers overlap.
 #[derive(Debug, Clone)]
 pub struct SlotTable {
     /// Where each request lies.
@@ -72,7 +74,7 @@ pub struct SlotTable {
     id: u64,
 }
 
-/// What a request looks at, one after the other.
+/// What a request reads, slot by slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) offset_bytes: u64,
@@ -102,11 +104,11 @@ impl Moment {
     }
 }
 
-/// What a drop looks at.
+/// What a drop reads.
 #[derive(Debug, Clone, Copy)]
 struct Successors {
-    /// The first two, or one of the nobodies in their place: most slots have no more, and two that
-    /// are always there cost no branch that a processor would have to guess.
+    /// The first two, or placeholders where there are fewer. Most slots have at most two, and two that always
+    /// exist need no branch that a processor could predict wrongly.
     first: [u32; 2],
     /// Where in `more_successors` the others are counted and listed; 0 if there are none.
     more: u32,
@@ -129,14 +131,14 @@ impl SlotState {
         self.0.set(needed);
     }
 
-    /// It waits for nobody, and was neither given out nor passed over.
+    /// It waits for no former occupant, and was neither given out nor passed over.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         self.0.get() == 0
     }
 
-    /// It is given out. Nobody is left in this step whom it could wait for, so it waits for those of
-    /// the next.
+    /// It is given out. No former occupant of this step is left to wait for, so its count is already set for
+    /// the former occupants of the next step.
     #[inline]
     pub(super) fn give_out(&self, needed: u32) {
         self.0.set(needed | Self::GIVEN_OUT);
@@ -167,7 +169,7 @@ impl SlotState {
 }
 
 impl Default for SlotTable {
-    /// The plan of a step that asks for nothing.
+    /// The plan of a step without requests.
     fn default() -> Self {
         Self {
             slots: Box::default(),
@@ -187,6 +189,14 @@ impl SlotTable {
     /// # Errors
     ///
     /// [`SlotTableError`] for a slot that is empty, too big or misaligned, or for too many of them.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// let alignment = Alignment::DEFAULT;
+    /// let slot = |offset_bytes, bytes| PlannedSlot { offset_bytes, bytes, alignment };
+    /// assert!(SlotTable::new(&[slot(0, 1000), slot(1024, 8)]).is_ok());
+    /// assert!(SlotTable::new(&[slot(128, 8)]).is_err()); // 128 is not a multiple of 256
+    /// ```
     pub fn new(planned: &[PlannedSlot]) -> Result<Self, SlotTableError> {
         let too_many = SlotTableError::TooMany { slots: planned.len() };
         let (mut peak_bytes, mut alignment) = (0, Alignment::ONE);
@@ -242,7 +252,7 @@ impl SlotTable {
         Ok(table)
     }
 
-    /// Every slot waits for all its former occupants: so a step begins.
+    /// Lets every slot wait for all its former occupants, as at the start of a step.
     pub(super) fn rearm(&self) {
         for (state, slot) in self.states.iter().zip(&self.slots) {
             state.rearm(slot.needed);
@@ -267,7 +277,7 @@ impl SlotTable {
         self.slots.len()
     }
 
-    /// Whether the planned step asks for nothing.
+    /// Whether the planned step has no request.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

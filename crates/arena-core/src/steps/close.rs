@@ -8,7 +8,7 @@
 //! Proof that no byte is used too early: while a close pays, the mode is [`Hunting`](super::Mode::Hunting),
 //! and so it stays if something is still owed when the close returns or unwinds. There every request, like
 //! every opening, pays first and is refused if that fails. So before all is paid no byte above the cursor
-//! is given out. A declared stream is forgotten only by a join that has waited for it. If a stream can be
+//! is given out. A declared stream is forgotten only by a close that has waited for it. If a stream can be
 //! waited for neither on the device nor on the host, the arena refuses everything from then on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,9 +17,9 @@ use super::frames::Frame;
 use super::{FrameId, Mode, StepFigures, Steps};
 use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
-use crate::event_log::Event;
 use crate::layout::Span;
 use crate::region::unless_it_panics;
+use crate::step_log::StepEvent;
 
 impl<D: Device> Steps<D> {
     /// Closes a scope, and what a forgotten guard left open inside it: lets the arena's stream wait for
@@ -111,7 +111,7 @@ impl<D: Device> Steps<D> {
             self.count_from_here();
             planned.merge();
         }
-        self.log_event(Event::Merge);
+        self.log_event(StepEvent::Merge);
         if let Some(id) = ended.range {
             self.region.device().end_range(id);
         }
@@ -157,7 +157,7 @@ impl<D: Device> Steps<D> {
     fn owe(&self, frame: &Frame) {
         let depth = self.depth() + 1;
         self.debts.begin(frame.label, depth);
-        self.debts.join.set(Some(depth.min(self.debts.join.get().unwrap_or(depth))));
+        self.debts.wait.set(Some(depth.min(self.debts.wait.get().unwrap_or(depth))));
         if let Some(value) = frame.reset.byte() {
             let used = Span {
                 start_bytes: frame.start_bytes,
@@ -219,7 +219,7 @@ impl<D: Device> Steps<D> {
                 }
             }
         }
-        self.log_event(Event::Close);
+        self.log_event(StepEvent::Close);
         if root {
             signature = signature.or_else(|| self.signs.get().then(|| self.running.finish()));
             self.plans.end();
@@ -272,11 +272,11 @@ impl<D: Device> Steps<D> {
             self.choose_mode();
         });
         let mut outcome = Ok(());
-        if let Some(depth) = self.debts.join.get() {
-            // What is dropped after the join may have been used after it too, and waits for the next one.
+        if let Some(depth) = self.debts.wait.get() {
+            // What is dropped after this wait may have been used after it too: it is for the next one.
             self.region.drain_returned(|span| self.debts.hold_returned(span));
-            outcome = self.region.join_declared(depth);
-            self.debts.join.set(None);
+            outcome = self.region.wait_for_declared(depth);
+            self.debts.wait.set(None);
         }
         let cleared = self.pay_clearings();
         if let (Some(separate), Some(from_bytes)) = (&self.separate, self.debts.release.get()) {
@@ -337,12 +337,12 @@ impl<D: Device> Steps<D> {
     /// # Errors
     ///
     /// The device's refusal, also if the stream was waited for on the host instead.
-    pub fn join_declared(&self) -> Result<(), Error> {
-        let joined = self.region.join_declared(1);
-        if joined.is_err() {
+    pub fn wait_for_declared(&self) -> Result<(), Error> {
+        let waited = self.region.wait_for_declared(1);
+        if waited.is_err() {
             self.choose_mode();
         }
-        joined
+        waited
     }
 
     /// Puts the cursor back to the mark without frames, as a root scope's close would. That no transient
@@ -373,7 +373,7 @@ fn panicked<D: Device>(device: &D, panic: &(dyn std::any::Any + Send)) -> Error 
     DeviceError {
         device: unless_it_panics(|| device.name()).unwrap_or_default(),
         call: "close",
-        reason: format!("the device panicked: {}", text.unwrap_or("without a text")),
+        reason: format!("the device panicked: {}", text.unwrap_or("it gave no message")),
         kind: DeviceErrorKind::Refused,
     }
     .into()
@@ -387,7 +387,7 @@ mod tests {
     use crate::placement::Placement;
     use crate::reset::Reset;
 
-    // Its last use may be newer than the join, on a stream that was declared.
+    // Its last use may be newer than the wait, on a stream that was declared.
     #[test]
     fn the_bytes_of_a_kept_buffer_that_goes_after_the_join_wait_for_the_next_one() {
         let steps = steps();
@@ -395,12 +395,12 @@ mod tests {
         let kept = steps.persistent::<u8>(256, Alignment::DEFAULT, 0).unwrap();
         let debts = &steps.debts;
         debts.begin("between two", 1);
-        debts.join.set(Some(1));
+        debts.wait.set(Some(1));
         steps.pay().unwrap();
         drop(kept);
         debts.begin("between two", 1);
         steps.pay().unwrap();
-        assert_eq!(steps.stats().kept_bytes, 256, "no join came since");
+        assert_eq!(steps.stats().kept_bytes, 256, "no wait came since");
         // SAFETY: there is no transient buffer.
         let next = unsafe { steps.open_root("next", None) }.unwrap();
         // SAFETY: as above.

@@ -18,7 +18,7 @@ pub(super) struct Debts {
     /// Which close they are of, for errors.
     of: Cell<(&'static str, u32)>,
     /// Every declared stream is to be waited for, and those of this depth or deeper forgotten.
-    pub(super) join: Cell<Option<u32>>,
+    pub(super) wait: Cell<Option<u32>>,
     /// Free ranges of the region, and what each of their bytes is to be set to.
     clear: RefCell<Vec<(Span, u8)>>,
     /// Allocations of their own, of buffers from this offset on.

@@ -145,10 +145,10 @@ mod tests {
     use super::*;
     use crate::bytes::{Alignment, ByteSize};
     use crate::device::Host;
-    use crate::event_log::{Event, EventLog};
     use crate::placement::Placement;
     use crate::plan::{PlannedSlot, SlotTable};
     use crate::reset::Reset;
+    use crate::step_log::{StepEvent, StepLog};
     use crate::steps::Watch;
 
     const A256: Alignment = Alignment::DEFAULT;
@@ -227,7 +227,7 @@ mod tests {
         let steps = steps();
         // SAFETY: as above.
         let root =
-            unsafe { steps.open_root_watched("root", None, Watch::Record(EventLog::default())) };
+            unsafe { steps.open_root_watched("root", None, Watch::Record(StepLog::default())) };
         let [a, b, c, late] = [(); 4].map(|()| made(&steps, 1));
         drop(a);
         let plain = steps.transient::<u8>(256, A256, 1).unwrap();
@@ -248,7 +248,7 @@ mod tests {
             .events()
             .iter()
             .map(|event| match *event {
-                Event::Drop { offset_bytes } => Some(offset_bytes),
+                StepEvent::Drop { offset_bytes } => Some(offset_bytes),
                 _ => None,
             })
             .collect();

@@ -2,8 +2,8 @@
 
 use super::{Mode, Steps};
 use crate::device::Device;
-use crate::event_log::Event;
 use crate::packed::{NO_SLOT, slot_of};
+use crate::step_log::StepEvent;
 
 impl<D: Device> Steps<D> {
     /// The handle of a buffer of this address was dropped; `packed` holds its length and slot.
@@ -32,7 +32,7 @@ impl<D: Device> Steps<D> {
         }
         let slot = slot_of(packed);
         // While another stream may use the scope's buffers, a dropped one lives until its scope's close
-        // has joined that stream.
+        // has waited for that stream.
         if slot != NO_SLOT
             && let Some(planned) = self.plans.followed()
             && !self.region.fences().any_in_scopes()
@@ -43,6 +43,6 @@ impl<D: Device> Steps<D> {
                 planned.drop_slot(slot);
             }
         }
-        self.log_event(Event::Drop { offset_bytes: self.offset_of_buffer(address) });
+        self.log_event(StepEvent::Drop { offset_bytes: self.offset_of_buffer(address) });
     }
 }

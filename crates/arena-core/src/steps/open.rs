@@ -4,8 +4,8 @@ use super::{FrameId, Mode, Steps};
 use crate::bytes::Alignment;
 use crate::device::Device;
 use crate::error::Error;
-use crate::event_log::{Event, EventLog};
 use crate::reset::Reset;
+use crate::step_log::{StepEvent, StepLog};
 
 /// What is noted of a step beside serving it.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub enum Watch {
     /// Its signature, how many requests it makes, and the largest.
     Figures,
     /// Each request, drop and scope as well, in this log.
-    Record(EventLog),
+    Record(StepLog),
 }
 
 impl<D: Device> Steps<D> {
@@ -187,7 +187,7 @@ impl<D: Device> Steps<D> {
         self.signs.set(planned || !matches!(watch, Watch::Nothing));
         if let Watch::Record(log) = watch {
             *self.log.borrow_mut() = Some(log);
-            self.log_event(Event::Open);
+            self.log_event(StepEvent::Open);
         }
         if planned {
             self.plans.begin();
@@ -209,17 +209,17 @@ impl<D: Device> Steps<D> {
                 planned.open();
             }
         }
-        self.log_event(Event::Open);
+        self.log_event(StepEvent::Open);
     }
 
-    pub(super) fn log_event(&self, event: Event) {
+    pub(super) fn log_event(&self, event: StepEvent) {
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.push(event);
         }
     }
 
     /// The log of the last recorded step, once.
-    pub fn take_log(&self) -> Option<EventLog> {
+    pub fn take_log(&self) -> Option<StepLog> {
         self.log.borrow_mut().take()
     }
 }

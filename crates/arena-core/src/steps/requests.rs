@@ -10,9 +10,9 @@ use crate::buffer::Transient;
 use crate::bytes::{Alignment, MAX_BYTES};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
-use crate::event_log::Event;
 use crate::layout::{Span, bytes_of};
 use crate::packed::{MAX_ELEMENTS, NO_SLOT};
+use crate::step_log::StepEvent;
 
 impl<D: Device> Steps<D> {
     /// A transient buffer of `len` elements with unspecified but initialised contents, asked for in the
@@ -150,7 +150,7 @@ impl<D: Device> Steps<D> {
         if bytes > 0 {
             self.running.add(offset_bytes, bytes, alignment, self.depth());
         }
-        self.log_event(Event::Alloc { offset_bytes, bytes, alignment });
+        self.log_event(StepEvent::Alloc { offset_bytes, bytes, alignment });
     }
 
     /// Empty requests take no room, and no slot.

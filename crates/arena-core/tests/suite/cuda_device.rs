@@ -284,7 +284,7 @@ fn each_call_makes_its_device_current_and_puts_the_other_back() {
     let put_back = names.iter().rposition(|name| name == "cuCtxSetCurrent").unwrap();
     assert!(made_current < copied && copied < put_back, "{names:?}");
     x.view_mut().fill_bytes(2).unwrap();
-    x.also_used_on(&side).unwrap();
+    x.declare_stream(&side).unwrap();
     assert_eq!(x.view().to_vec().unwrap(), [2; 64]);
     arena_one.reset_to_mark();
     assert_eq!(current(), Some(zero.cu_ctx()), "after fill, event, wait, read and reset");
@@ -294,7 +294,7 @@ fn each_call_makes_its_device_current_and_puts_the_other_back() {
     let mix = y.view_mut().copy_from(x.view()).unwrap_err();
     assert!(matches!(mix.kind(), ErrorKind::WrongDevice { .. }), "{mix}");
     assert!(mix.to_string().contains("cuda:1"), "{mix}");
-    let mix = y.also_used_on(&side).unwrap_err();
+    let mix = y.declare_stream(&side).unwrap_err();
     assert!(matches!(mix.kind(), ErrorKind::WrongDevice { .. }), "{mix}");
     drop((x, arena_one));
     assert_eq!(current(), Some(zero.cu_ctx()), "after the end of the arena");

@@ -129,9 +129,9 @@ fn a_stream_whose_declaration_panics_is_declared_all_the_same() {
         let arena = RawArena::new(device, CAPACITY).unwrap();
         let x = arena.persistent_from(&[5_u8; 64]).unwrap();
         panic_in(call, 1);
-        assert!(panics(|| drop(x.also_used_on(&side))), "{call}");
+        assert!(panics(|| drop(x.declare_stream(&side))), "{call}");
         assert!(arena.steps().region().find_declared(|stream| *stream == side).is_some(), "{call}");
-        x.also_used_on(&side).unwrap();
+        x.declare_stream(&side).unwrap();
         assert_eq!(side.read(x.address(), 64).wait(), Some(vec![5; 64]), "{call}");
     }
 }

@@ -59,12 +59,12 @@ pub fn read(text: &str) -> Result<Labelled, InputError> {
     parse(text, Offsets::Obeyed).map(|(labelled, _)| labelled)
 }
 
-/// Reads a solution: every row must have an offset. The second value holds them, in bytes; the
-/// instance has none of them fixed.
+/// Reads a solution: every row must have an offset. The second value contains the offsets in bytes; in the
+/// instance no buffer is fixed.
 ///
 /// # Errors
 ///
-/// The first [`InputError`] in the text. Whether the offsets overlap is for the validator to say.
+/// The first [`InputError`] in the text. The offsets are not validated.
 pub fn read_solution(text: &str) -> Result<(Labelled, Vec<u64>), InputError> {
     parse(text, Offsets::Judged)
 }

@@ -1,8 +1,8 @@
 //! Files that describe a step.
 
-pub mod events;
 pub mod minimalloc;
 mod table;
+pub mod trace;
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl fmt::Display for Position {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{position}: {problem}")]
 pub struct InputError {
-    /// Where the cell at fault begins.
+    /// Where the wrong cell begins.
     pub position: Position,
     /// What is wrong there.
     pub problem: Problem,
@@ -49,7 +49,7 @@ pub struct InputError {
 #[non_exhaustive]
 pub enum Problem {
     /// Not UTF-8.
-    #[error("not UTF-8 text")]
+    #[error("the file is not UTF-8 text")]
     NotText,
     /// No header line.
     #[error("the file is empty: a header line is missing")]
@@ -58,39 +58,41 @@ pub enum Problem {
     #[error("the header has no column {0:?}")]
     MissingColumn(&'static str),
     /// The header names a column that this format does not have.
-    #[error("unknown column {0:?}")]
+    #[error("the header has an unknown column {0:?}")]
     UnknownColumn(String),
     /// The header names a column twice, or under two names.
-    #[error("column {0:?} is there twice")]
+    #[error("column {0:?} appears twice")]
     DoubleColumn(String),
     /// A row has more or fewer cells than the header.
-    #[error("{found} cells, but the header has {expected}")]
+    #[error("the row has another number of cells than the header: {found} instead of {expected}")]
     CellCount {
         /// Cells of the row.
         found: usize,
         /// Cells of the header.
         expected: usize,
     },
-    /// A cell is no whole number of 64 bits.
+    /// A cell is not a whole number of 64 bits.
     #[error("{0:?} is not a whole number from 0 to 18446744073709551615")]
     NotANumber(String),
     /// A buffer's name is used twice.
-    #[error("id {0:?} is there twice")]
+    #[error("id {0:?} appears twice")]
     DoubleId(String),
     /// Gaps in lifetimes are not supported.
     #[error("gaps in lifetimes are not supported")]
     Gaps,
-    /// Some rows have an offset and others have none, where all must have one.
+    /// Every row must have an offset, and this one has none.
     #[error("this row has no offset")]
     NoOffset,
-    /// An event of an unknown kind.
-    #[error("unknown event {0:?}: expected alloc, free or mark")]
-    UnknownEvent(String),
+    /// An op of an unknown kind.
+    #[error("unknown op {0:?}: expected alloc, free or mark")]
+    UnknownOp(String),
     /// An id is freed that is not allocated.
     #[error("id {0:?} is freed, but is not allocated")]
     NotAllocated(String),
     /// A free states another size than its allocation.
-    #[error("{freed_bytes} bytes are freed, but {allocated_bytes} were allocated")]
+    #[error(
+        "the free and the allocation state different sizes: {freed_bytes} and {allocated_bytes} bytes"
+    )]
     OtherSize {
         /// Size at the free.
         freed_bytes: u64,
@@ -98,9 +100,9 @@ pub enum Problem {
         allocated_bytes: u64,
     },
     /// The step asked for allocates nothing.
-    #[error("no allocation in step {0}")]
+    #[error("the trace has no allocation in step {0}")]
     NoSuchStep(u64),
-    /// The rows are well-formed, but no instance.
+    /// The rows are well-formed, but not a valid instance.
     #[error(transparent)]
     Instance(InstanceError),
 }
@@ -111,7 +113,7 @@ impl Problem {
     }
 }
 
-/// Decodes a file's bytes; the error says where the first stray byte is.
+/// Decodes the bytes of a file. The error says where the first byte lies that is not UTF-8.
 ///
 /// # Errors
 ///
@@ -125,8 +127,8 @@ pub fn text(bytes: &[u8]) -> Result<&str, InputError> {
     })
 }
 
-/// Reads an instance in whichever of the two formats the header names: a column `op` means an event
-/// trace. `step` picks one step of a trace and is ignored otherwise.
+/// Reads an instance in whichever of the two formats the header names: a column `op` means a trace
+/// of allocations. `step` picks one step of a trace and is ignored otherwise.
 ///
 /// # Errors
 ///
@@ -134,7 +136,7 @@ pub fn text(bytes: &[u8]) -> Result<&str, InputError> {
 pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
     let header = text.lines().next().unwrap_or("");
     if header.split(',').any(|name| name.trim() == "op") {
-        events::read(text, step)
+        trace::read(text, step)
     } else {
         minimalloc::read(text)
     }

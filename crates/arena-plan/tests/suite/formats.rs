@@ -1,6 +1,6 @@
 //! Input files: what is read, and what is refused where.
 
-use arena_plan::formats::{self, events, minimalloc};
+use arena_plan::formats::{self, minimalloc, trace};
 use arena_plan::{Buffer, Options, Plan, PlanError, Violation, solve};
 use rstest::rstest;
 
@@ -9,11 +9,11 @@ use rstest::rstest;
 #[case::only_blank_lines("\n \n", 1, 1, "the file is empty")]
 #[case::no_size("id,lower,upper\n", 1, 1, "no column \"size\"")]
 #[case::no_end("id,lower,size\n", 1, 1, "no column \"upper\"")]
-#[case::both_ends("id,lower,upper,end,size\n", 1, 1, "\"end\" is there twice")]
+#[case::both_ends("id,lower,upper,end,size\n", 1, 1, "\"end\" appears twice")]
 #[case::unknown_column("id,lower,upper,size,aligment\n", 1, 21, "unknown column \"aligment\"")]
-#[case::double_column("id,lower,upper,size,begin\n", 1, 21, "\"begin\" is there twice")]
-#[case::short_row("id,lower,upper,size\na,0,1\n", 2, 1, "3 cells, but the header has 4")]
-#[case::long_row("id,lower,upper,size\na,0,1,2,3\n", 2, 1, "5 cells, but the header has 4")]
+#[case::double_column("id,lower,upper,size,begin\n", 1, 21, "\"begin\" appears twice")]
+#[case::short_row("id,lower,upper,size\na,0,1\n", 2, 1, "3 instead of 4")]
+#[case::long_row("id,lower,upper,size\na,0,1,2,3\n", 2, 1, "5 instead of 4")]
 #[case::no_number("id,lower,upper,size\na,0,1,2\nb,0,one,2\n", 3, 5, "\"one\" is not a whole")]
 #[case::empty_number("id,lower,upper,size\na,,1,2\n", 2, 3, "\"\" is not a whole number")]
 #[case::negative("id,lower,upper,size\na,-1,1,2\n", 2, 3, "\"-1\" is not a whole number")]
@@ -22,7 +22,7 @@ use rstest::rstest;
 #[case::too_large("id,lower,upper,size\na,0,1,18446744073709551616\n", 2, 7, "not a whole number")]
 #[case::indented("id,lower,upper,size\na, 0,1,   x\n", 2, 11, "\"x\" is not a whole number")]
 #[case::wide_letters("id,lower,upper,size\näöü,0,1,x\n", 2, 9, "\"x\" is not a whole number")]
-#[case::double_id("id,lower,upper,size\na,0,1,2\na,0,1,2\n", 3, 1, "id \"a\" is there twice")]
+#[case::double_id("id,lower,upper,size\na,0,1,2\na,0,1,2\n", 3, 1, "id \"a\" appears twice")]
 #[case::gaps("id,lower,upper,size,gaps\na,0,9,2,3-5\n", 2, 9, "gaps in lifetimes")]
 #[case::backwards("id,lower,upper,size\na,0,1,2\nb,5,5,2\n", 3, 5, "death must come after")]
 #[case::end_wraps("id,lower,end,size\na,0,18446744073709551615,2\n", 2, 5, "not a whole number")]
@@ -36,19 +36,14 @@ use rstest::rstest;
 #[case::fixed_overlap("id,lower,upper,size,offset\na,0,2,2,0\nb,1,3,2,1\n", 3, 9, "same bytes")]
 #[case::sum("id,lower,upper,size\na,0,1,18446744073709551615\n", 1, 1, "add up to more")]
 #[case::event_without_step("op,id,size_bytes,stream\n", 1, 1, "no column \"step\"")]
-#[case::event_kind(
-    "op,id,size_bytes,stream,step\nmalloc,1,8,0,0\n",
-    2,
-    1,
-    "unknown event \"malloc\""
-)]
+#[case::event_kind("op,id,size_bytes,stream,step\nmalloc,1,8,0,0\n", 2, 1, "unknown op \"malloc\"")]
 #[case::alloc_twice("op,id,size_bytes,stream,step\nalloc,1,8,0,0\nalloc,1,8,0,0\n", 3, 7, "twice")]
 #[case::free_unknown("op,id,size_bytes,stream,step\nfree,1,8,0,0\n", 2, 6, "is not allocated")]
 #[case::free_size(
     "op,id,size_bytes,stream,step\nalloc,1,8,0,0\nfree,1,9,0,0\n",
     3,
     8,
-    "9 bytes are"
+    "9 and 8 bytes"
 )]
 fn bad_input_is_refused_with_its_place(
     #[case] text: &str,
@@ -64,14 +59,14 @@ fn bad_input_is_refused_with_its_place(
 #[test]
 fn bytes_that_are_no_text_are_refused_with_their_place() {
     let error = formats::text(b"id,lower\na,\xff1\n").unwrap_err();
-    assert_eq!(error.to_string(), "line 2, column 3: not UTF-8 text");
+    assert_eq!(error.to_string(), "line 2, column 3: the file is not UTF-8 text");
 }
 
 #[test]
 fn a_step_without_allocations_is_refused() {
     let text = "op,id,size_bytes,stream,step\nalloc,1,8,0,0\n";
     let error = formats::read(text, Some(3)).unwrap_err();
-    assert_eq!(error.to_string(), "line 1, column 1: no allocation in step 3");
+    assert_eq!(error.to_string(), "line 1, column 1: the trace has no allocation in step 3");
 }
 
 #[test]
@@ -134,11 +129,11 @@ fn a_step_holds_what_is_born_in_it_until_its_end() {
                 free,a,10,0,1\n\
                 free,b,20,0,2\n\
                 alloc,c,30,0,2\n";
-    let read = events::read(text, Some(1)).unwrap();
+    let read = trace::read(text, Some(1)).unwrap();
     assert_eq!(read.labels, ["a", "b"]);
     // The weight's death is no event of this step; b outlives it.
     assert_eq!(read.instance.buffers(), [Buffer::new(0, 2, 10), Buffer::new(1, 3, 20)]);
-    let whole = events::read(text, None).unwrap();
+    let whole = trace::read(text, None).unwrap();
     assert_eq!(whole.labels, ["w", "a", "b", "c"]);
     assert_eq!(whole.instance.buffers()[2], Buffer::new(3, 5, 20));
 }

@@ -68,8 +68,12 @@ fn a_plan_is_refused_for_a_program_of_another_length() {
 
 #[rstest]
 #[case::cut_off("]]}", "]", "EOF")]
-#[case::other_kind("arena-plan", "something", "expected \"arena-plan\" version 1")]
-#[case::later_version("\"version\":1", "\"version\":2", "expected \"arena-plan\" version 1")]
+#[case::other_kind("arena-plan", "something", "expected is format \"arena-plan\" version 1")]
+#[case::later_version(
+    "\"version\":1",
+    "\"version\":2",
+    "expected is format \"arena-plan\" version 1"
+)]
 #[case::extra_field("{\"format\"", "{\"more\":1,\"format\"", "unknown field `more`")]
 #[case::missing_field("\"peak_bytes\":192,", "", "missing field `peak_bytes`")]
 #[case::negative("[0,4,100", "[-1,4,100", "invalid value")]
@@ -79,7 +83,7 @@ fn a_plan_is_refused_for_a_program_of_another_length() {
 #[case::no_life("[0,4,100", "[4,4,100", "death must come after")]
 #[case::overlap("[1,3,50,64,128]", "[1,3,50,64,64]", "share bytes")]
 #[case::misaligned("[1,3,50,64,128]", "[1,3,50,64,129]", "not a multiple")]
-#[case::far("[1,3,50,64,128]", "[1,3,50,64,18446744073709551552]", "beyond the largest")]
+#[case::far("[1,3,50,64,128]", "[1,3,50,64,18446744073709551552]", "above the largest")]
 #[case::wrong_peak("\"peak_bytes\":192", "\"peak_bytes\":128", "states peak_bytes 128")]
 #[case::wrong_bound("\"bound_bytes\":192", "\"bound_bytes\":190", "states bound_bytes 190")]
 #[case::wrong_request("\"requested_bytes\":160", "\"requested_bytes\":1", "requested_bytes 1,")]

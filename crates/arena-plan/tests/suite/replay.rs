@@ -4,7 +4,7 @@ use std::error::Error;
 
 use arena_plan::{AutoPlan, Options, PlannedStep, lower_bound, trace_of};
 use arena_scope::plan::{DeviationKind, PlannedSlot, SlotTable};
-use arena_scope::record::EventLog;
+use arena_scope::record::StepLog;
 use arena_scope::{
     Alignment, Arena, ByteSize, Host, Probe, Reset, Scope, ScopeOptions, StepKey, Transient,
 };
@@ -47,7 +47,7 @@ fn note<'s, T: arena_scope::Pod, D: arena_scope::Device>(
 }
 
 /// The first recording runs on a probe: no memory at all.
-fn recorded() -> Result<EventLog, Box<dyn Error>> {
+fn recorded() -> Result<StepLog, Box<dyn Error>> {
     let mut probe = Arena::builder(Probe::new()).capacity(ByteSize::gib(1)).build()?;
     probe.record(None);
     probe.scope_with(STEP, |scope| step(scope, 1))?;
@@ -81,15 +81,15 @@ fn a_recording_learns_lifetimes_from_drops_and_scopes() -> Outcome {
 fn replayed_steps_fit_the_planned_bytes_and_get_the_same_addresses_from_the_first_on() -> Outcome {
     let mut arena = planned_arena(Reset::Keep, 0)?;
     let first = arena.scope_with(STEP, |scope| step(scope, 1))?;
-    let signature = arena.signature();
+    let signature = arena.last_step_signature();
     for _ in 0..100 {
         assert_eq!(arena.scope_with(STEP, |scope| step(scope, 1))?, first);
-        assert_eq!(arena.signature(), signature);
+        assert_eq!(arena.last_step_signature(), signature);
         assert_eq!(arena.stats().used_bytes, 1024);
     }
     let deviations = arena.plan_deviations(STEP).ok_or("no plan")?;
     assert_eq!((deviations.total(), deviations.smaller, deviations.unfreed), (0, 0, 0));
-    assert_eq!(arena.high_water_bytes(), arena.stats().capacity_bytes);
+    assert_eq!(arena.last_step_high_water_bytes(), arena.stats().capacity_bytes);
     Ok(())
 }
 
@@ -139,7 +139,7 @@ fn what_is_larger_than_planned_is_bumped_above_the_plan_or_an_error_that_names_i
     assert_eq!(facts.deviations.larger, 1);
     let request = facts.last.ok_or("the deviation is not named")?;
     assert_eq!((request.kind, request.count), (DeviationKind::Larger, 1));
-    assert!(error.to_string().contains("off its plan of"), "{error}");
+    assert!(error.to_string().contains("its plan takes"), "{error}");
     // The call in `step` that asked, both as the request and as the deviation.
     let called = format!("{}:", file!());
     assert_eq!(error.to_string().matches(&called).count(), 2, "{error}");
@@ -259,7 +259,7 @@ fn auto_plan_records_solves_beside_the_steps_and_replays_from_then_on() -> Outco
     let planned = arena.scope_with(STEP, |scope| step(scope, 1))?;
     assert_ne!(planned, bumped);
     assert_eq!(arena.scope_with(STEP, |scope| step(scope, 1))?, planned);
-    assert_eq!(arena.high_water_bytes(), peak);
+    assert_eq!(arena.last_step_high_water_bytes(), peak);
     assert_eq!(arena.plan_deviations(STEP).ok_or("no plan")?.total(), 0);
     // Switching to a plan is no instability: it happens between root scopes and is expected.
     arena.observed().ok_or("not observed")?.check()?;
@@ -327,7 +327,7 @@ fn a_deviation_is_named_at_its_call(
         assert_eq!(named.count, times);
         let told = format!(" at {}:{line}:", file!());
         let named = named.to_string();
-        assert!(named.contains(&told) && named.ends_with(&format!("({times} times)")), "{named}");
+        assert!(named.contains(&told) && named.ends_with(&format!("(times: {times})")), "{named}");
     }
     Ok(())
 }

@@ -52,10 +52,10 @@ fn step(arena: &mut Arena<Cuda>, blas: &Blas) -> Result<Vec<f32>, Error> {
     arena.scope(|step| {
         let x = step.upload(&[1.0_f32, 0.0, 2.0, 1.0])?;
         let (mut y, mut z) = (step.alloc::<f32>(4)?, step.alloc::<f32>(4)?);
-        step.also_uses(blas.stream())?;
+        step.declare_stream(blas.stream())?;
         multiply(blas, x.view(), x.view(), y.view_mut())?;
         multiply(blas, y.view(), x.view(), z.view_mut())?;
-        step.joins(blas.stream())?;
+        step.wait_for_stream(blas.stream())?;
         step.read(z.view())
     })
 }

@@ -34,7 +34,7 @@ fn the_scope_declares(
     side: &Arc<CudaStream>,
     seen: &mut Seen,
 ) -> Result<(), Error> {
-    step.also_uses(side)?;
+    step.declare_stream(side)?;
     seen.copy_raw(side, upload(step)?.address());
     Ok(())
 }
@@ -45,7 +45,7 @@ fn the_buffer_declares(
     seen: &mut Seen,
 ) -> Result<(), Error> {
     let x = upload(step)?;
-    x.also_used_on(side)?;
+    x.declare_stream(side)?;
     seen.copy_raw(side, x.address());
     Ok(())
 }
@@ -56,7 +56,7 @@ fn a_view_declares(
     seen: &mut Seen,
 ) -> Result<(), Error> {
     let x = upload(step)?;
-    x.view().also_used_on(side)?;
+    x.view().declare_stream(side)?;
     seen.copy_raw(side, x.address());
     Ok(())
 }
@@ -104,7 +104,7 @@ fn another_thread_declares(
     seen: &mut Seen,
 ) -> Result<(), Error> {
     let x = upload(step)?;
-    std::thread::scope(|threads| threads.spawn(|| x.also_used_on(side)).join().unwrap())?;
+    std::thread::scope(|threads| threads.spawn(|| x.declare_stream(side)).join().unwrap())?;
     seen.copy_raw(side, x.address());
     Ok(())
 }
@@ -189,7 +189,7 @@ fn writer_is_seen(declares: bool) -> bool {
         .scope(|step| {
             let x = step.upload(&X)?;
             if declares {
-                x.also_used_on(&side)?;
+                x.declare_stream(&side)?;
             }
             seen.copy_raw(&side, x.address());
             arena_scope::Ok(())
@@ -204,18 +204,18 @@ fn a_declared_stream_finds_what_was_written_before() {
 }
 
 /// A side stream writes a result that the step reads.
-fn result_is_read(joins: bool) -> bool {
+fn result_is_read(waits: bool) -> bool {
     let mut arena = arena();
     let side = side_stream(&arena);
     arena
         .scope(|step| {
             let x = step.upload(&[0.0_f32; 4])?;
-            x.also_used_on(&side)?;
+            x.declare_stream(&side)?;
             // SAFETY: 16 live bytes, and the scope knows of the stream.
             let code = unsafe { sys::cuMemsetD8Async(x.address(), 7, 16, side.cu_stream()) };
             code.result().map_err(|error| error.0).unwrap();
-            if joins {
-                step.joins(&side)?;
+            if waits {
+                step.wait_for_stream(&side)?;
             }
             let read = step.read(x.view())?;
             arena_scope::Ok(read.iter().all(|value| value.to_bits() == 0x0707_0707))
@@ -264,7 +264,7 @@ fn the_last_persistent_buffer_waits_for_the_stream_that_uses_it() {
         let mut seen = Seen::new(side.context());
         let weights = arena.persistent_from(&X).unwrap();
         drop(arena);
-        weights.also_used_on(&side).unwrap();
+        weights.declare_stream(&side).unwrap();
         seen.copy_raw(&side, weights.address());
         drop(weights);
         assert_eq!(seen.after(&side), X, "seed {seed}: {}", standin.last_fault());
@@ -282,7 +282,7 @@ fn a_kept_buffer_s_bytes_come_back_after_the_stream_that_used_it() {
         let mut seen = Seen::new(side.context());
         let kept = arena.persistent_from(&X).unwrap();
         let address = kept.address();
-        kept.also_used_on(&side).unwrap();
+        kept.declare_stream(&side).unwrap();
         arena.scope(|_| arena_scope::Ok(())).unwrap();
         seen.copy_raw(&side, address);
         drop(kept);
@@ -304,7 +304,7 @@ fn an_inner_close_keeps_what_an_outer_scope_declared() {
         let mut seen = Seen::new(side.context());
         arena
             .scope(|step| {
-                step.also_uses(&side)?;
+                step.declare_stream(&side)?;
                 let x = upload(step)?;
                 step.scope(|inner| inner.alloc::<f32>(4).map(drop))?;
                 seen.copy_raw(&side, x.address());
@@ -323,8 +323,8 @@ fn a_scope_s_declaration_ends_with_it_and_the_arena_s_own_stream_needs_none() {
     let side = side_stream(&arena);
     arena
         .scope(|step| {
-            step.also_uses(&step.device().stream().clone())?;
-            step.scope(|inner| inner.also_uses(&side))?;
+            step.declare_stream(&step.device().stream().clone())?;
+            step.scope(|inner| inner.declare_stream(&side))?;
             standin.clear_calls();
             arena_scope::Ok(())
         })
@@ -338,6 +338,6 @@ fn a_stream_of_another_device_is_refused() {
     standin.set_devices(2);
     let other = Cuda::new(1).unwrap();
     let side = other.new_stream().unwrap();
-    let refused = arena().scope(|step| step.also_uses(&side)).unwrap_err();
+    let refused = arena().scope(|step| step.declare_stream(&side)).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::WrongDevice { .. }), "{refused}");
 }

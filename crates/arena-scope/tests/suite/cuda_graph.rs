@@ -127,7 +127,7 @@ fn a_replay_does_what_the_step_does_each_time_it_is_launched() {
         training.run().unwrap();
         graph.replay(&mut training.arena).unwrap();
         assert!((training.weight() - 64.0).abs() < 1e-6, "steps and replays mix");
-        assert_eq!(graph.signature(), training.arena.signature().unwrap());
+        assert_eq!(graph.signature(), training.arena.last_step_signature().unwrap());
         drop((graph, training));
         assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
     }
@@ -199,7 +199,7 @@ fn a_hundred_steps_have_one_signature_and_a_smaller_batch_makes_the_graph_stale(
     let graph = training.capture().unwrap();
     for _ in 0..100 {
         training.run().unwrap();
-        assert_eq!(training.arena.signature(), Some(graph.signature()));
+        assert_eq!(training.arena.last_step_signature(), Some(graph.signature()));
     }
     // A step of another kind changes nothing that the graph depends on.
     training.arena.scope_named("test", |step| step.alloc::<f32>(99).map(drop)).unwrap();
@@ -316,7 +316,7 @@ fn a_stream_declared_in_the_step_is_captured_with_it() {
         let step = |step: &Scope<'_, '_, Cuda>, out: &mut Persistent<u8, Cuda>| {
             let mut x = step.alloc::<u8>(64)?;
             x.view_mut().copy_from(source.view())?;
-            step.also_uses(&side)?;
+            step.declare_stream(&side)?;
             side.memcpy_dtod(&x, out).map_err(|error| error.0).unwrap();
             arena_scope::Ok(())
         };
@@ -336,7 +336,7 @@ fn a_stream_declared_for_good_is_not_captured() {
     let mut training = Loop::new(Reset::Keep);
     training.run().unwrap();
     let side = side_stream(&training.arena);
-    training.weights.also_used_on(&side).unwrap();
+    training.weights.declare_stream(&side).unwrap();
     let refused = training.capture().unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NotCaptured { .. }), "{refused}");
     assert!(!training.is_capturing());
@@ -380,7 +380,7 @@ fn whichever_call_of_a_capture_or_a_replay_fails_the_arena_is_usable_afterwards(
         let side = side_stream(&arena);
         let step = |step: &Scope<'_, '_, Cuda>, out: &mut Persistent<u8, Cuda>| {
             let mut x = step.alloc_zeroed::<u8>(64)?;
-            step.also_uses(&side)?;
+            step.declare_stream(&side)?;
             x.view_mut().copy_from(source.view())?;
             out.view_mut().copy_from(x.view())
         };

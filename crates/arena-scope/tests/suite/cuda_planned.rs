@@ -1,5 +1,5 @@
 //! Under a plan the drop of a buffer makes room within the step. Where another stream may use the buffer
-//! it does not: its bytes are used again after the join alone.
+//! it does not: its bytes are used again after the wait alone.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn step(arena: &mut Arena<Cuda>, side: Option<(&Arc<CudaStream>, &mut Seen)>) ->
         let first = x.address();
         if let Some((side, seen)) = side {
             settle(scope);
-            x.also_used_on(side)?;
+            x.declare_stream(side)?;
             seen.copy_raw(side, first);
         }
         drop(x);

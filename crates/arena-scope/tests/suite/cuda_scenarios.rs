@@ -171,7 +171,7 @@ fn a_thousand_steps_take_what_the_largest_takes() {
                 arena_scope::Ok(())
             })
             .unwrap();
-        largest = largest.max(arena.high_water_bytes());
+        largest = largest.max(arena.last_step_high_water_bytes());
         let stats = arena.stats();
         assert_eq!((stats.used_bytes, stats.peak_bytes), (4000, largest));
     }
@@ -334,7 +334,7 @@ fn a_hundred_steps_have_one_list_of_addresses_and_another_batch_has_another() {
             let inner = step.scope(|inner| arena_scope::Ok(inner.alloc::<u8>(batch)?.address()))?;
             arena_scope::Ok([x.address(), hidden.address(), inner])
         });
-        (list.unwrap(), arena.signature().unwrap())
+        (list.unwrap(), arena.last_step_signature().unwrap())
     };
     let first = addresses(64);
     for n in 1..100 {
@@ -354,7 +354,7 @@ fn a_driver_that_is_shut_down_is_ignored_when_the_arena_goes() {
         standin.reset(n);
         let mut arena = arena_with(Reset::Zero);
         let side = side_stream(&arena);
-        arena.scope(|step| step.upload(&[1.0_f32; 4])?.also_used_on(&side)).unwrap();
+        arena.scope(|step| step.upload(&[1.0_f32; 4])?.declare_stream(&side)).unwrap();
         standin.clear_calls();
         standin.fail_nth_call(n, DEINITIALIZED);
         drop(arena);

@@ -20,7 +20,7 @@ fn steps(arena: &mut Arena<Cuda>) -> Result<Vec<Vec<f32>>, Error> {
         arena.scope(|step| {
             let x = step.upload(&[n; 4])?;
             let mut y = step.alloc_zeroed::<f32>(4)?;
-            step.also_uses(&side)?;
+            step.declare_stream(&side)?;
             step.scope(|inner| {
                 let mut scratch = inner.alloc::<f32>(4)?;
                 scratch.view_mut().copy_from(x.view())?;

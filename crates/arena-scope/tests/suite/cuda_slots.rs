@@ -325,7 +325,7 @@ fn slots_and_results_are_refused_in_a_capture_and_it_goes_on() {
     slots.fill(|host| host.fill(2)).unwrap();
     assert_eq!(slots.next().unwrap().to_vec().unwrap(), [1; 64]);
     assert_eq!(slots.next().unwrap().to_vec().unwrap(), [2; 64]);
-    assert!(is_in_use(slots.next()));
+    assert!(matches!(slots.next().unwrap_err().kind(), ErrorKind::NotFilled));
 }
 
 /// CUDA's code for an unknown error, which is not sticky.
@@ -358,5 +358,18 @@ fn a_result_of_another_arena_is_refused() {
         let result = step.alloc_zeroed::<f32>(1)?;
         results.push(result.view())
     });
-    assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::WrongDevice { .. }));
+    assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::OtherArena));
+}
+
+#[test]
+fn slots_and_queues_of_none_are_refused_and_an_empty_slot_gives_no_batch() {
+    let _standin = Standin::load().unwrap();
+    let arena = arena();
+    let refused = arena.input_slots::<u8>(0, 64).map(drop).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::NoSlots), "{refused}");
+    let refused = arena.result_queue::<u8>(0, 64).map(drop).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::NoSlots), "{refused}");
+    let mut slots = arena.input_slots::<u8>(1, 64).unwrap();
+    let refused = slots.next().map(drop).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::NotFilled), "{refused}");
 }

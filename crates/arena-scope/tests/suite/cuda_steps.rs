@@ -19,13 +19,13 @@ fn step(
     arena.scope(|step| {
         let x = step.upload(&[1.0_f32, 2.0])?;
         let mut sum = step.alloc_zeroed::<f32>(2)?;
-        step.also_uses(side)?;
+        step.declare_stream(side)?;
         step.scope(|inner| {
             let mut scratch = inner.alloc::<f32>(2)?;
             scratch.view_mut().copy_from(x.view())?;
             sum.view_mut().copy_from(scratch.view())
         })?;
-        step.joins(side)?;
+        step.wait_for_stream(side)?;
         weights.view_mut().copy_from(sum.view())?;
         step.read_one(sum.view().range(1..)?)
     })
@@ -60,7 +60,7 @@ fn after_the_first_step_nothing_is_allocated_and_only_the_declared_read_waits() 
     }
     assert_eq!(standin.calls("cuStreamSynchronize"), STEPS, "one read a step");
     assert_eq!(standin.calls("cuCtxSynchronize") + standin.calls("cuEventSynchronize"), 0);
-    // For the one declared stream: at its declaration, at `joins`, and at the two closes.
+    // For the one declared stream: at its declaration, at `wait_for_stream`, and at the two closes.
     assert_eq!(standin.calls("cuEventRecord"), 4 * STEPS, "no event is any buffer's");
     assert_eq!(standin.calls("cuStreamWaitEvent"), 4 * STEPS);
 }
@@ -181,7 +181,7 @@ fn a_stream_that_cannot_be_recorded_is_waited_for_on_the_host() {
     let mut arena = arena();
     let side = side_stream(&arena);
     let told = arena.scope(|step| {
-        step.also_uses(&side)?;
+        step.declare_stream(&side)?;
         standin.fail_nth("cuEventRecord", 1, 999);
         standin.clear_calls();
         arena_scope::Ok(())
@@ -198,7 +198,7 @@ fn a_stream_that_cannot_be_waited_for_at_all_closes_the_arena_for_good() {
     let side = side_stream(&arena);
     arena.mark().unwrap();
     let told = arena.scope(|step| {
-        step.also_uses(&side)?;
+        step.declare_stream(&side)?;
         standin.fail_nth("cuEventRecord", 1, 999);
         standin.fail_nth("cuStreamSynchronize", 1, 999);
         arena_scope::Ok(())
@@ -231,7 +231,7 @@ fn a_failure_in_a_dropped_guard_is_told_by_the_next_call_and_nothing_panics() {
     let mut arena = arena();
     let side = side_stream(&arena);
     let mut guard = arena.enter().unwrap();
-    guard.scope().also_uses(&side).unwrap();
+    guard.scope().declare_stream(&side).unwrap();
     standin.fail_nth("cuStreamWaitEvent", 1, 999);
     drop(guard);
     let told = arena.enter().map(drop).unwrap_err();

@@ -25,7 +25,7 @@ fn used_arena() -> Arena<Cuda> {
     arena
         .scope(|step| {
             let x = step.upload(&[1.0_f32; 4])?;
-            x.also_used_on(&side)
+            x.declare_stream(&side)
         })
         .unwrap();
     arena

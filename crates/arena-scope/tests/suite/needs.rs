@@ -136,7 +136,7 @@ fn the_high_water_of_a_probed_step_is_what_it_needs_and_serves_it_exactly() -> O
     }
     let (mut probe, _held) = filled(Probe::like(&Host::new()))?;
     step(&mut probe, STEP.into())?;
-    let needed_bytes = probe.high_water_bytes() - MARK_BYTES;
+    let needed_bytes = probe.last_step_high_water_bytes() - MARK_BYTES;
 
     let mut exact = host(MARK_BYTES + needed_bytes)?;
     let _weights = exact.persistent::<u8>(1000)?;

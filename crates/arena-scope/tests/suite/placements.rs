@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use arena_scope::device::{Call, CallCounts};
 use arena_scope::errors::GuardZone;
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::{EventLog, StepSignature};
+use arena_scope::record::{StepLog, StepSignature};
 use arena_scope::steady::NotSteady;
 use arena_scope::{
     Alignment, Arena, Device, Error, ErrorKind, Host, Placement, Probe, Reset, Scope, ScopeOptions,
@@ -27,7 +27,7 @@ struct Told {
     after: Stats,
     signature: Option<StepSignature>,
     high_water_bytes: u64,
-    record: Option<EventLog>,
+    record: Option<StepLog>,
 }
 
 /// The counts of driver allocations differ, and nothing else.
@@ -83,8 +83,8 @@ fn steps<D: Device>(mut arena: Arena<D>) -> Result<Told, Error> {
         })?;
     }
     told.after = without_allocations(arena.stats());
-    told.signature = arena.signature();
-    told.high_water_bytes = arena.high_water_bytes();
+    told.signature = arena.last_step_signature();
+    told.high_water_bytes = arena.last_step_high_water_bytes();
     told.record = arena.recorded(NAMED);
     assert!(arena.observed().is_some_and(|seen| seen.is_stable()));
     Ok(told)
@@ -311,7 +311,7 @@ fn a_write_one_byte_outside_a_buffer_is_found_at_the_close_and_names_the_buffer(
         .unwrap_err();
     let GuardZone { scope, request, bytes, offset_bytes, .. } = *found(&error);
     assert_eq!((scope, request, bytes, offset_bytes), ("train", 1, 100, offset));
-    assert!(error.to_string().contains("request 1 of the step, 100 bytes"), "{error}");
+    assert!(error.to_string().contains("request 1 of the step, size 100 bytes"), "{error}");
     assert_eq!(traffic(&counts), (3, 3), "all the same everything is released");
     // It is told once, and the arena goes on.
     arena.scope(|step| step.upload(&[1_u8; 100]).map(drop))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arena_scope::device::{Call, FailSwitch, Failing};
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::Event;
+use arena_scope::record::StepEvent;
 use arena_scope::{Alignment, Arena, Device, Error, Host, Reset, StepKey};
 
 use crate::common::{KIB, Outcome, builder, failing, host};
@@ -127,7 +127,7 @@ fn a_buffer_of_elements_without_a_byte_is_not_taken_for_another_one() -> Outcome
         arena_scope::Ok(())
     })?;
     let log = arena.recorded(STEP).expect("it was recorded");
-    let drops = log.events().iter().filter(|event| matches!(event, Event::Drop { .. })).count();
+    let drops = log.events().iter().filter(|event| matches!(event, StepEvent::Drop { .. })).count();
     assert_eq!(drops, 1, "{log:?}");
     Ok(())
 }

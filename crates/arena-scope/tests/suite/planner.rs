@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use arena_scope::plan::{PlannedSlot, Planner, SlotTable};
-use arena_scope::record::EventLog;
+use arena_scope::record::StepLog;
 use arena_scope::{Alignment, Arena, Host, StepKey};
 
 use crate::common::{KIB, host};
@@ -20,7 +20,7 @@ struct Scripted {
 }
 
 impl Planner for Scripted {
-    fn recorded(&mut self, key: StepKey, log: &EventLog) {
+    fn recorded(&mut self, key: StepKey, log: &StepLog) {
         self.told.lock().unwrap().push((key, log.events().len()));
     }
 

@@ -174,9 +174,9 @@ impl<D: Device> Run<D> {
                 Op::FailFill => self.fail_fill(),
                 Op::Scope { reset, end, ops } => {
                     run_scope!(self, arena, *reset, *end, ops);
-                    self.signatures.push(arena.signature());
+                    self.signatures.push(arena.last_step_signature());
                     assert_eq!(arena.resets(), self.model.resets);
-                    assert_eq!(arena.high_water_bytes(), self.model.last_high);
+                    assert_eq!(arena.last_step_high_water_bytes(), self.model.last_high);
                 }
             }
             self.model.check(arena.stats());

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use arena_scope::device::{Call, Counting};
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::Event;
+use arena_scope::record::StepEvent;
 use arena_scope::steady::{Divergence, NotSteady};
 use arena_scope::{
     Alignment, Arena, Device, Error, ErrorKind, Host, Reset, ScopeOptions, Transient,
@@ -197,7 +197,7 @@ fn promise_9_equal_requests_get_equal_addresses<D: Device>(device: D) -> Outcome
             let y = step.alloc::<f32>(batch * 10)?;
             arena_scope::Ok([x.address(), inner[0], inner[1], y.address()])
         })?;
-        Ok((addresses, arena.signature()))
+        Ok((addresses, arena.last_step_signature()))
     };
     let first = step(64)?;
     for _ in 0..100 {
@@ -258,7 +258,7 @@ fn promise_9_the_first_step_that_differs_is_named_with_its_request() -> Outcome 
     };
     assert_eq!((key.name, step, at.request), ("train", 3, 1));
     let bytes = |event| match event {
-        Some(Event::Alloc { bytes, offset_bytes, .. }) => Some((bytes, offset_bytes)),
+        Some(StepEvent::Alloc { bytes, offset_bytes, .. }) => Some((bytes, offset_bytes)),
         _ => None,
     };
     assert_eq!((bytes(at.expected), bytes(at.found)), (Some((20, 256)), Some((21, 256))));
@@ -282,8 +282,8 @@ fn promise_9_a_drop_in_another_place_is_no_difference() -> Outcome {
     let divergence = arena.stop_observing().unwrap().divergence.unwrap();
     let at = divergence.at.unwrap();
     assert_eq!((divergence.step, at.request), (3, 1));
-    assert!(matches!(at.expected, Some(Event::Alloc { bytes: 20, .. })), "{at:?}");
-    assert!(matches!(at.found, Some(Event::Alloc { bytes: 21, .. })), "{at:?}");
+    assert!(matches!(at.expected, Some(StepEvent::Alloc { bytes: 20, .. })), "{at:?}");
+    assert!(matches!(at.found, Some(StepEvent::Alloc { bytes: 21, .. })), "{at:?}");
     Ok(())
 }
 

@@ -119,7 +119,7 @@ fn zeroing_reaches_the_high_water_of_inner_scopes_and_no_further() -> Outcome {
     })?;
     // The inner buffer starts at the next multiple of 256: 5120 and 100 000 more.
     assert_eq!((counts.calls(Call::Fill), counts.bytes(Call::Fill)), (1, 101_024));
-    assert_eq!(arena.high_water_bytes(), 105_120);
+    assert_eq!(arena.last_step_high_water_bytes(), 105_120);
     arena.scope(|step| {
         let all = step.alloc::<u8>(200_000)?;
         assert!(all.as_slice().iter().all(|byte| *byte == 0));

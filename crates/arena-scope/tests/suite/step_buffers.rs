@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use arena_scope::device::{Call, Counting};
 use arena_scope::errors::ScopeId;
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::EventLog;
+use arena_scope::record::StepLog;
 use arena_scope::{
     Alignment, Device, Error, ErrorKind, Host, Placement, Reset, Scope, ScopeOptions, StepBuffer,
     StepKey,
@@ -256,7 +256,7 @@ fn layers(step: &mut Scope<'_, '_>, owned: bool) -> Result<f32, Error> {
     Ok(sum)
 }
 
-fn recorded(owned: bool) -> Result<EventLog, Error> {
+fn recorded(owned: bool) -> Result<StepLog, Error> {
     let mut arena = host(64 * KIB)?;
     arena.record(None);
     arena.scope_with(STEP, |step| layers(step, owned))?;
@@ -295,7 +295,11 @@ fn under_a_plan_both_forms_get_the_same_addresses_and_allocate_nothing(
             if n >= 2 {
                 assert_eq!(heap::allocations() - before, of_the_program, "step {n}");
             }
-            seen.push((read.to_bits(), arena.signature(), arena.high_water_bytes()));
+            seen.push((
+                read.to_bits(),
+                arena.last_step_signature(),
+                arena.last_step_high_water_bytes(),
+            ));
         }
         assert_eq!(arena.plan_deviations(STEP).map(|seen| seen.total()), Some(0), "{owned}");
     }

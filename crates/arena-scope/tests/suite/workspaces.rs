@@ -108,7 +108,7 @@ fn a_workspace_that_no_algorithm_fits_into_is_named<D: Device>(device: D) -> Out
         let outcome: Outcome = step.with_workspace(
             "convolution",
             [()],
-            |()| Err(Error::from(ErrorKind::InUse { what: "the library" })),
+            |()| Err(Error::from(ErrorKind::InUse { what: "the library", by: "another call" })),
             |_, (), _| Ok(()),
         );
         assert!(matches!(outcome.unwrap_err().kind(), ErrorKind::InUse { .. }));

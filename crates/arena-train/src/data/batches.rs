@@ -18,7 +18,7 @@ pub const PIXEL_STD: f32 = 0.3081;
 #[non_exhaustive]
 pub enum BatchError {
     /// A slice does not have the length that the number of indices asks for.
-    #[error("{operand} has {found} elements, the batch asks for {expected}")]
+    #[error("{operand} has a length of {found}, but the batch needs {expected}")]
     Length {
         /// Which argument.
         operand: &'static str,
@@ -28,7 +28,9 @@ pub enum BatchError {
         found: usize,
     },
     /// A dataset whose images are not as many pixels as its labels and its image size come to.
-    #[error("the dataset holds {pixels} pixels, not {labels} images of {rows} x {cols}")]
+    #[error(
+        "the dataset does not hold one image for each label: pixels {pixels}, labels {labels}, image size {rows} x {cols}"
+    )]
     Dataset {
         /// Pixels of all images.
         pixels: usize,
@@ -40,7 +42,7 @@ pub enum BatchError {
         cols: usize,
     },
     /// An index beyond the dataset's end.
-    #[error("image {index} of a dataset of {count}")]
+    #[error("there is no image {index}: the indices of this dataset are below {count}")]
     Index {
         /// The index found.
         index: u32,

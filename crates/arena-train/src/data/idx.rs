@@ -84,7 +84,7 @@ pub enum IdxError {
         at_least: bool,
     },
     /// The header announces more than [`MAX_DATA_BYTES`].
-    #[error("{} announces {count} items of {item_bytes} bytes, more than {MAX_DATA_BYTES} bytes in all", path.display())]
+    #[error("{} announces more than {MAX_DATA_BYTES} bytes (items {count}, bytes of an item {item_bytes})", path.display())]
     TooManyItems {
         /// The file.
         path: PathBuf,
@@ -117,7 +117,7 @@ pub enum IdxError {
     },
     /// Images and labels that do not belong together.
     #[error(
-        "{images} images in {} but {labels} labels in {}",
+        "each image needs one label: {} holds {images} images, {} holds {labels} labels",
         images_path.display(),
         labels_path.display()
     )]

@@ -153,7 +153,7 @@ impl<D: Feed> Ahead<D> {
             let buffers = &mut self.buffers;
             let options = work.needs.options(work.key());
             arena.scope_with(options, |scope| queue(scope, model, buffers, work))?;
-            let signature = arena.signature();
+            let signature = arena.last_step_signature();
             self.repeats = work.is_whole && self.signature == signature;
             if work.is_whole {
                 self.signature = signature;

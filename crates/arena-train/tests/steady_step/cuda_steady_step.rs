@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use arena_scope::{Cuda, Reset};
 use arena_train::backend::host::AdamConfig;
-use arena_train::capacity::{self, Placement};
+use arena_train::capacity;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
@@ -52,8 +52,7 @@ fn a_steady_step_makes_nothing_and_waits_once() {
         };
         let device = Cuda::new(0).unwrap();
         let backend = crate::cuda_common::backend(&device);
-        let demand =
-            capacity::demand(&device, &backend, &config, &data, Placement::Bump, None).unwrap();
+        let demand = capacity::demand(&device, &backend, &config, &data, false, None).unwrap();
         let capacity = capacity::choose(&demand, None, &config).unwrap();
         let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Host, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::AdamConfig;
-use arena_train::capacity::{self, Placement};
+use arena_train::capacity;
 use arena_train::data::Mnist;
 use arena_train::heap;
 use arena_train::heap::own_allocations;
@@ -30,9 +30,7 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
     };
     crate::common::in_pool(|| {
         let backend = HostBackend::new(2);
-        let placement = Placement::Planned;
-        let demand =
-            capacity::demand(&Host::new(), &backend, &config, &data, placement, None).unwrap();
+        let demand = capacity::demand(&Host::new(), &backend, &config, &data, true, None).unwrap();
         let capacity = capacity::choose(&demand, None, &config).unwrap();
         let mut trainer = Trainer::new(Host::new(), backend, config.clone(), capacity).unwrap();
         trainer.install(&demand.plans).unwrap();

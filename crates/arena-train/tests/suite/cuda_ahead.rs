@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
 use crate::cuda_common::{assert_near, backend, bits};
-use arena_scope::{Cuda, Host, Reset};
+use arena_scope::{Cuda, Host, Placement, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::{AdamConfig, SgdConfig};
-use arena_train::capacity::{self, Placement};
+use arena_train::capacity;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::optimizer::Optimizer;
@@ -50,24 +50,22 @@ fn adam() -> Optimizer {
 }
 
 fn trainer(config: &RunConfig) -> Trainer<arena_train::backend::CudaBackend> {
-    placed(config, Placement::Bump)
+    placed(config, Placement::Bump, false)
 }
 
 /// As the program builds it.
-fn placed(config: &RunConfig, placement: Placement) -> Trainer<arena_train::backend::CudaBackend> {
+fn placed(
+    config: &RunConfig,
+    placement: Placement,
+    planned: bool,
+) -> Trainer<arena_train::backend::CudaBackend> {
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
-    let demand = capacity::demand(&device, &backend, config, &data(), placement, None).unwrap();
+    let demand = capacity::demand(&device, &backend, config, &data(), planned, None).unwrap();
     let capacity = capacity::choose(&demand, None, config).unwrap();
-    let mut trainer = Trainer::with_placement(
-        device,
-        backend,
-        config.clone(),
-        capacity,
-        placement.of_the_arena(),
-    )
-    .unwrap();
-    if placement == Placement::Planned {
+    let mut trainer =
+        Trainer::with_placement(device, backend, config.clone(), capacity, placement).unwrap();
+    if planned {
         trainer.install(&demand.plans).unwrap();
     }
     trainer
@@ -134,8 +132,7 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
 
     let on_host = in_pool(|| {
         let (config, backend) = (config(optimizer, reset, None), HostBackend::new(2));
-        let demand =
-            capacity::demand(&Host::new(), &backend, &config, &data(), Placement::Bump, None);
+        let demand = capacity::demand(&Host::new(), &backend, &config, &data(), false, None);
         let capacity = capacity::choose(&demand.unwrap(), None, &config).unwrap();
         let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
         let mut losses = Vec::new();
@@ -156,7 +153,7 @@ fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit() {
     let bumped = run(&config(adam(), reset, ahead(false, 1)));
     let whole = |graph| {
         standin.reset(1);
-        finish(&mut placed(&config(adam(), reset, ahead(graph, 1)), Placement::Planned))
+        finish(&mut placed(&config(adam(), reset, ahead(graph, 1)), Placement::Bump, true))
     };
     let (plain, replayed) = (whole(false), whole(true));
     assert_same(&plain, &bumped);
@@ -165,7 +162,7 @@ fn a_planned_run_with_a_graph_is_the_run_without_to_the_bit() {
 
     // Stopped in the second epoch, evaluated, and gone on with.
     standin.reset(2);
-    let mut trainer = placed(&config(adam(), reset, ahead(true, 1)), Placement::Planned);
+    let mut trainer = placed(&config(adam(), reset, ahead(true, 1)), Placement::Bump, true);
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
     let stopped = trainer
         .train(&data().train, &stop, |report| {
@@ -198,7 +195,7 @@ fn a_graph_of_buffers_with_allocations_of_their_own_is_refused_and_the_steps_go_
     let plain = run(&config(adam(), Reset::Keep, ahead(false, 1)));
     standin.reset(1);
     let with_a_graph = config(adam(), Reset::Keep, ahead(true, 1));
-    let mut trainer = placed(&with_a_graph, Placement::Separate);
+    let mut trainer = placed(&with_a_graph, Placement::Separate, false);
     let found = finish(&mut trainer);
     let refusal = found.trained.graph_refusal.as_ref().unwrap();
     assert!(refusal.contains("not captured") && refusal.contains("cuMemAlloc"), "{refusal}");

@@ -48,8 +48,7 @@ fn options_that_run_ahead_of_the_device_are_refused_elsewhere() {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
         let told = one_line(&command.args(arguments).output().unwrap());
-        let expected =
-            format!("arena-train: {option} is for --device cuda with a scope per minibatch\n");
+        let expected = format!("arena-train: {option} needs --device cuda and --per minibatch\n");
         assert_eq!(told, expected);
     }
 }
@@ -59,7 +58,7 @@ fn ranges_are_refused_on_another_device() {
     for device in ["host", "probe"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
         let told = one_line(&command.args(["--device", device, "--ranges"]).output().unwrap());
-        assert_eq!(told, "arena-train: --ranges is for --device cuda\n");
+        assert_eq!(told, "arena-train: --ranges needs --device cuda\n");
     }
 }
 
@@ -155,10 +154,10 @@ mod on_the_standin {
         };
         let plain = run(&[]);
         assert_eq!(line(&plain, "graph"), None);
-        for placement in ["bump", "planned"] {
-            let replayed = run(&["--graph", "--loss-every", "3", "--placement", placement]);
-            assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{placement}");
-            assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{placement}");
+        for plan in [[].as_slice(), &["--plan"]] {
+            let replayed = run(&[&["--graph", "--loss-every", "3"], plan].concat());
+            assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{plan:?}");
+            assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{plan:?}");
             // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
             assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
         }

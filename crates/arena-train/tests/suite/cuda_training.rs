@@ -10,7 +10,7 @@ use crate::cuda_common::{assert_near, backend, bits};
 use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
-use arena_train::capacity::{self, Placement, StepNeeds};
+use arena_train::capacity::{self, StepNeeds};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
@@ -114,8 +114,7 @@ fn config(per: Per, reset: Reset) -> RunConfig {
 
 /// Trains and evaluates: what training says, each loss, and the hits.
 fn train<B: Backend>(device: B::Device, backend: B, config: RunConfig) -> (Trained, Vec<f32>, u64) {
-    let demand =
-        capacity::demand(&device, &backend, &config, &DATA, Placement::Bump, None).unwrap();
+    let demand = capacity::demand(&device, &backend, &config, &DATA, false, None).unwrap();
     let capacity = capacity::choose(&demand, None, &config).unwrap();
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
@@ -161,7 +160,7 @@ fn a_step_without_room_is_refused_before_its_first_kernel(
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
     let needed = |config: &RunConfig| {
-        capacity::demand(&device, &backend, config, &DATA, Placement::Bump, None).unwrap()
+        capacity::demand(&device, &backend, config, &DATA, false, None).unwrap()
     };
     let config = RunConfig { steps: Some(2), ..config(per, Reset::Keep) };
     let steps = needed(&config).steps;

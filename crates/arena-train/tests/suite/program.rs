@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use arena_train::capacity::Placement;
+use arena_scope::Placement;
 use arena_train::cli::Arguments;
 use clap::Parser;
 use rstest::rstest;
@@ -62,7 +62,7 @@ fn a_run_prints_its_summary_and_writes_the_same_figures_as_json() {
 fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("summary.json");
-    let arguments = ["--placement", "planned", "--steps", "12", "--json", json.to_str().unwrap()];
+    let arguments = ["--plan", "--steps", "12", "--json", json.to_str().unwrap()];
     let output = run(&arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("ms to solve, 0 deviations"), "{}", text(&output.stdout));
@@ -72,6 +72,20 @@ fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
     assert!(summary["plan_seconds"].is_f64());
     assert_eq!(summary["deviations"], 0);
     assert_eq!(summary["deviation_sites"], serde_json::json!([]));
+}
+
+#[rstest]
+#[case::without(&[], (false, None))]
+#[case::alone(&["--plan"], (true, None))]
+#[case::before_another_option(&["--plan", "--steps", "3"], (true, None))]
+#[case::with_a_file(&["--plan", "train.json"], (true, Some("train.json")))]
+fn a_plan_is_followed_with_or_without_a_file(
+    #[case] arguments: &[&str],
+    #[case] expected: (bool, Option<&str>),
+) {
+    let arguments = Arguments::parse_from([&["arena-train"], arguments].concat());
+    let (planned, file) = (arguments.planned(), arguments.saved_plan());
+    assert_eq!((planned, file), (expected.0, expected.1.map(std::path::Path::new)));
 }
 
 // B078
@@ -115,6 +129,7 @@ fn a_scope_per_epoch_says_beforehand_that_it_does_not_fit() {
 #[case(&["--expect-accuracy", "99"])]
 #[case(&["--capacity", "lots"])]
 #[case(&["--device", "abacus"])]
+#[case(&["--plan", "--placement", "separate"])]
 fn arguments_that_make_no_sense_exit_with_2(#[case] arguments: &[&str]) {
     let output = run(arguments);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));

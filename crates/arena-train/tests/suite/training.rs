@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
-use arena_scope::{Arena, ByteSize, Host, Reset, Scope, ScopeOptions, Transient};
+use arena_scope::{Arena, ByteSize, Host, Placement, Reset, Scope, ScopeOptions, Transient};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, HostBackend};
-use arena_train::capacity::{self, Demand, Placement};
+use arena_train::capacity::{self, Demand};
 use arena_train::checkpoint;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
@@ -51,26 +51,26 @@ fn config(batch: usize) -> RunConfig {
 }
 
 fn needed(config: &RunConfig) -> Demand {
-    needed_with(config, Placement::Bump)
+    needed_with(config, false)
 }
 
-fn needed_with(config: &RunConfig, placement: Placement) -> Demand {
+fn needed_with(config: &RunConfig, planned: bool) -> Demand {
     let backend = HostBackend::new(THREADS);
-    capacity::demand(&Host::new(), &backend, config, &DATA, placement, None).unwrap()
+    capacity::demand(&Host::new(), &backend, config, &DATA, planned, None).unwrap()
 }
 
 fn trainer(config: RunConfig) -> Trainer<HostBackend> {
-    trainer_with(config, Placement::Bump)
+    trainer_with(config, Placement::Bump, false)
 }
 
 /// A trainer with just the capacity that its run needs.
-fn trainer_with(config: RunConfig, placement: Placement) -> Trainer<HostBackend> {
-    let demand = needed_with(&config, placement);
+fn trainer_with(config: RunConfig, placement: Placement, planned: bool) -> Trainer<HostBackend> {
+    let demand = needed_with(&config, planned);
     let capacity = capacity::choose(&demand, None, &config).unwrap();
     let (device, backend) = (Host::new(), HostBackend::new(THREADS));
-    let placed = placement.of_the_arena();
-    let mut trainer = Trainer::with_placement(device, backend, config, capacity, placed).unwrap();
-    if placement == Placement::Planned {
+    let mut trainer =
+        Trainer::with_placement(device, backend, config, capacity, placement).unwrap();
+    if planned {
         trainer.install(&demand.plans).unwrap();
     }
     trainer.set_needs(demand.steps);
@@ -355,22 +355,22 @@ fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once
 ) {
     in_pool(|| {
         let config = config(batch);
-        let run = |placement| {
-            let mut trainer = trainer_with(config.clone(), placement);
+        let run = |planned| {
+            let mut trainer = trainer_with(config.clone(), Placement::Bump, planned);
             let (losses, _) = train(&mut trainer);
             let evaluation = trainer.evaluate(&DATA.test).unwrap();
             let outcome = (losses, bits(trainer.model()), evaluation);
             (outcome, trainer.arena().stats(), trainer)
         };
-        let (bumped, bump_stats, _) = run(Placement::Bump);
-        let (planned, plan_stats, trainer) = run(Placement::Planned);
+        let (bumped, bump_stats, _) = run(false);
+        let (planned, plan_stats, trainer) = run(true);
         assert_eq!(planned, bumped);
         assert_eq!(plan_stats.peak_bytes, plan_stats.capacity_bytes, "no byte too many");
         let (plan_peak, bump_peak) =
             (plan_stats.peak_transient_bytes(), bump_stats.peak_transient_bytes());
         assert!(plan_peak * 10 <= bump_peak * 6, "{plan_peak} of {bump_peak}");
 
-        let demand = needed_with(&config, Placement::Planned);
+        let demand = needed_with(&config, true);
         let step = demand.plans.train.as_ref().unwrap();
         assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
         for key in [TRAIN, EVALUATE] {
@@ -398,8 +398,7 @@ fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
         let path = folder.path().join("train.plan");
         let demand = |config: &RunConfig| {
             let backend = HostBackend::new(THREADS);
-            let placement = Placement::Planned;
-            capacity::demand(&Host::new(), &backend, config, &DATA, placement, Some(&path))
+            capacity::demand(&Host::new(), &backend, config, &DATA, true, Some(&path))
         };
         let solved = demand(&config(64)).unwrap();
         let loaded = demand(&config(64)).unwrap();
@@ -426,10 +425,10 @@ fn elsewhere_than_the_bump_puts_them_buffers_give_the_same_losses_to_the_bit(
     in_pool(|| {
         let config = RunConfig { reset, steps: Some(6), ..config(64) };
         let run = |placement| {
-            let mut trainer = trainer_with(config.clone(), placement);
+            let mut trainer = trainer_with(config.clone(), placement, false);
             let losses = train(&mut trainer).0;
             let stats = trainer.arena().stats();
-            let signature = trainer.arena().signature();
+            let signature = trainer.arena().last_step_signature();
             assert_eq!(trainer.arena().observed().and_then(|seen| seen.divergence), None);
             (losses, bits(trainer.model()), stats.peak_bytes, signature, stats.driver_allocations)
         };

@@ -6,7 +6,7 @@ use crate::bytes::Alignment;
 use crate::device::{Captures, Device, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 
-/// A device that nobody can have, for the program was built without the feature `cuda`.
+/// A device of which there is no value, because the program was built without a feature such as `cuda`.
 #[derive(Debug)]
 pub struct Cuda(Infallible);
 
@@ -29,7 +29,7 @@ impl Cuda {
         Err(missing("cuda".to_owned()).into())
     }
 
-    /// The device as it is.
+    /// Cannot be called: there is no value of this type.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! A device in host memory whose work runs late, in any order that its streams allow: for tests.
 //!
-//! [`Deferred`] is to the arena what a GPU is. Fills and copies are queued, and run when the host waits;
-//! which stream goes on next is drawn from a seed. So a missing wait shows as wrong bytes under some seed,
-//! the same bytes each time. Its addresses are numbers and cannot be dereferenced, and work on memory that
-//! was released is noticed ([`Stream::fault`]).
+//! To the arena [`Deferred`] looks like a GPU. Fills and copies are queued, and run when the host waits. A seed
+//! decides which stream runs next. So a missing wait gives wrong bytes under some seeds, and the same wrong
+//! bytes each time. Its addresses are only numbers: the host cannot dereference them. Work on released memory
+//! is detected ([`Stream::fault`]).
 //!
 //! ```
 //! use arena_core::device::{Deferred, Device};
@@ -12,7 +12,7 @@
 //! let arena = RawArena::new(Deferred::new(7), ByteSize::kib(4))?;
 //! let side = arena.device().new_stream();
 //! let x = arena.persistent_from(&[1_u8; 16])?;
-//! x.also_used_on(&side)?;                       // without this line some seeds read too early
+//! x.declare_stream(&side)?;                       // without this line some seeds read too early
 //! let seen = side.read(x.address(), 16);
 //! assert_eq!(seen.wait(), Some(vec![1; 16]));
 //! # Ok::<(), arena_core::Error>(())
@@ -68,8 +68,8 @@ impl Deferred {
     }
 }
 
-/// A queue of a [`Deferred`] device. Its methods are what a program's own kernels are on a GPU: they
-/// declare nothing, and take any address.
+/// A queue of a [`Deferred`] device. Its methods stand for the kernels of a program on a GPU: they declare
+/// nothing to the arena and accept any address.
 #[derive(Clone)]
 pub struct Stream {
     id: StreamId,
@@ -107,8 +107,8 @@ impl Stream {
         Reading { stream: self.clone(), into }
     }
 
-    /// The first work, on any stream, that met an address without memory: the memory was released before
-    /// the work was waited for.
+    /// The first work on any stream that used an address without memory. It means that memory was released
+    /// before that work was waited for.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.world().fault()

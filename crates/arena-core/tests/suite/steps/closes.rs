@@ -134,13 +134,13 @@ fn bytes_of_a_dropped_kept_buffer_wait_for_the_last_pin() {
     assert_eq!(steps.stats().kept_bytes, 0);
 }
 
-// Its last use may be newer than what the join waits for.
+// Its last use may be newer than what the close waits for.
 #[test]
 fn a_kept_buffer_that_is_dropped_during_a_join_comes_back_with_the_next_close() {
     let (steps, _) = late(0, Placement::Bump, Reset::Keep);
     let side = steps.region().device().stream().another();
     let weights = steps.persistent::<u8>(16, A256, 0).unwrap();
-    weights.also_used_on(&side).unwrap();
+    weights.declare_stream(&side).unwrap();
     steps.set_mark().unwrap();
     let kept = steps.persistent::<u8>(256, A256, 0).unwrap();
     let kept = RefCell::new(Some(kept));
@@ -184,7 +184,7 @@ fn after_an_order_was_lost_nothing_is_cleared_and_no_separate_buffer_released() 
     let side = steps.region().device().stream().another();
     let root = open(&steps, Some(Reset::Zero));
     let x = steps.transient::<u8>(100, A256, 1).unwrap();
-    x.also_used_on(&side).unwrap();
+    x.declare_stream(&side).unwrap();
     let seen = side.read(x.address(), 100);
     drop(x);
     before_each_call(|call| match call {
@@ -212,7 +212,7 @@ fn a_join_that_panicked_is_made_up_for_before_the_bytes_are_used_again() {
         let root = open(&steps, None);
         let inner = open_inner(&steps, None);
         let x = steps.transient_from(&[7_u8; 16], A256, 2).unwrap();
-        x.also_used_on(&side).unwrap();
+        x.declare_stream(&side).unwrap();
         let seen = side.read(x.address(), 16);
         drop(x);
         panic_in("record", 1);

@@ -2,7 +2,7 @@
 //! the bytes.
 
 use arena_core::for_scopes::Watch;
-use arena_core::{Alignment, EventLog, Reset};
+use arena_core::{Alignment, Reset, StepLog};
 
 use super::{
     A256, CAPACITY, OnHost, assert_call, close, leave_sevens, next_bytes, on_host, open,
@@ -20,7 +20,7 @@ fn refused_upload(steps: &OnHost, len: usize, depth: u32) {
 fn a_refused_upload_is_in_no_figure_no_signature_and_no_log() {
     let steps = on_host(Reset::Keep);
     let step = |refused: bool| {
-        let root = open_watched(&steps, Watch::Record(EventLog::default()));
+        let root = open_watched(&steps, Watch::Record(StepLog::default()));
         drop(steps.transient::<u8>(100, A256, 1).unwrap());
         if refused {
             refused_upload(&steps, 50, 1);

@@ -81,7 +81,7 @@ fn a_stream_finds_what_was_written_before_it_was_declared() {
     for seed in 0..SEEDS {
         let (steps, side) = bumped(seed, Reset::Keep);
         let x = steps.persistent_from(&[7_u8; 16], A256).unwrap();
-        x.also_used_on(&side).unwrap();
+        x.declare_stream(&side).unwrap();
         assert_eq!(side.read(x.address(), 16).wait(), Some(vec![7; 16]), "seed {seed}");
     }
 }
@@ -91,7 +91,7 @@ fn the_region_s_end_waits_for_the_streams_that_use_it() {
     for seed in 0..SEEDS {
         let (steps, side) = bumped(seed, Reset::Keep);
         let x = steps.persistent_from(&[7_u8; 16], A256).unwrap();
-        x.also_used_on(&side).unwrap();
+        x.declare_stream(&side).unwrap();
         let seen = side.read(x.address(), 16);
         drop((steps, x));
         assert_eq!((seen.wait(), side.fault()), (Some(vec![7; 16]), None), "seed {seed}");
@@ -145,7 +145,7 @@ fn a_planned_drop_frees_nothing_while_another_stream_may_use_the_scope_s_bytes()
             let a = steps.transient::<u8>(256, A256, 1).unwrap();
             let declares = n >= declared_from;
             if declares {
-                a.also_used_on(&side).unwrap();
+                a.declare_stream(&side).unwrap();
             }
             drop(a);
             let b = steps.transient::<u8>(256, A256, 1).unwrap();

@@ -25,7 +25,7 @@ fn undeclared(step: &mut Scope<'_, '_, Deferred>, side: &Stream) -> Result<Readi
 }
 
 fn the_scope_declares(step: &mut Scope<'_, '_, Deferred>, side: &Stream) -> Result<Reading, Error> {
-    step.also_uses(side)?;
+    step.declare_stream(side)?;
     undeclared(step, side)
 }
 
@@ -34,13 +34,13 @@ fn the_buffer_declares(
     side: &Stream,
 ) -> Result<Reading, Error> {
     let x = upload(step)?;
-    x.also_used_on(side)?;
+    x.declare_stream(side)?;
     Ok(side.read(x.address(), 16))
 }
 
 fn a_view_declares(step: &mut Scope<'_, '_, Deferred>, side: &Stream) -> Result<Reading, Error> {
     let x = upload(step)?;
-    x.view().also_used_on(side)?;
+    x.view().declare_stream(side)?;
     Ok(side.read(x.address(), 16))
 }
 
@@ -66,7 +66,7 @@ fn another_thread_declares(
     side: &Stream,
 ) -> Result<Reading, Error> {
     let x = upload(step)?;
-    std::thread::scope(|threads| threads.spawn(|| x.also_used_on(side)).join().unwrap())?;
+    std::thread::scope(|threads| threads.spawn(|| x.declare_stream(side)).join().unwrap())?;
     Ok(side.read(x.address(), 16))
 }
 
@@ -76,9 +76,9 @@ fn both_scopes_declare(
     step: &mut Scope<'_, '_, Deferred>,
     side: &Stream,
 ) -> Result<Reading, Error> {
-    step.also_uses(side)?;
+    step.declare_stream(side)?;
     let x = upload(step)?;
-    step.scope(|inner| inner.also_uses(side))?;
+    step.scope(|inner| inner.declare_stream(side))?;
     Ok(side.read(x.address(), 16))
 }
 
@@ -89,8 +89,8 @@ fn a_buffer_and_an_inner_scope_declare(
 ) -> Result<Reading, Error> {
     let x = upload(step)?;
     step.scope(|inner| {
-        inner.also_uses(side)?;
-        x.also_used_on(side)
+        inner.declare_stream(side)?;
+        x.declare_stream(side)
     })?;
     Ok(side.read(x.address(), 16))
 }
@@ -135,7 +135,7 @@ fn without_a_declaration_corruption_shows_within_100_seeds() {
 #[case::a_buffer_and_an_inner_scope(a_buffer_and_an_inner_scope_declare)]
 fn a_declared_stream_is_intact_in_any_order(
     #[case] step: Step,
-    // With `Zero` the close itself overwrites: it clears after the join.
+    // With `Zero` the close itself overwrites: it clears after the wait.
     #[values(Reset::Keep, Reset::Zero)] reset: Reset,
 ) {
     for seed in 0..SEEDS {
@@ -160,7 +160,7 @@ fn writer_is_seen(seed: u64, declares: bool) -> bool {
     let seen = arena.scope(|step| {
         let x = step.upload(&X)?;
         if declares {
-            x.also_used_on(&side)?;
+            x.declare_stream(&side)?;
         }
         arena_scope::Ok(side.read(x.address(), 16))
     });
@@ -173,15 +173,15 @@ fn a_declared_stream_finds_what_was_written_before() {
 }
 
 /// A side stream writes a result that the step reads.
-fn result_is_read(seed: u64, joins: bool) -> bool {
+fn result_is_read(seed: u64, waits: bool) -> bool {
     let mut arena = arena(seed, Reset::Keep);
     let side = side_stream(&arena);
     let read = arena.scope(|step| {
         let x = step.upload(&[0_u8; 16])?;
-        x.also_used_on(&side)?;
+        x.declare_stream(&side)?;
         side.fill(x.address(), 16, 7);
-        if joins {
-            step.joins(&side)?;
+        if waits {
+            step.wait_for_stream(&side)?;
         }
         step.read(x.view())
     });
@@ -214,7 +214,7 @@ fn the_last_persistent_buffer_waits_for_the_stream_that_uses_it() {
         let side = side_stream(&arena);
         let weights = arena.persistent_from(&X).unwrap();
         drop(arena);
-        weights.also_used_on(&side).unwrap();
+        weights.declare_stream(&side).unwrap();
         let seen = side.read(weights.address(), 16);
         drop(weights);
         assert_eq!(seen.wait(), Some(X.to_vec()), "seed {seed}: {:?}", side.fault());
@@ -229,7 +229,7 @@ fn a_persistent_buffer_s_declaration_outlasts_every_close() {
         let side = side_stream(&arena);
         let kept = arena.persistent_from(&X).unwrap();
         let address = kept.address();
-        kept.also_used_on(&side).unwrap();
+        kept.declare_stream(&side).unwrap();
         for _ in 0..2 {
             arena.scope(|_| arena_scope::Ok(())).unwrap();
         }
@@ -262,18 +262,18 @@ fn a_scope_s_declaration_ends_with_it_and_the_arena_s_own_stream_needs_none() {
     let declared =
         |arena: &Arena<Deferred>| arena.steps().region().find_declared(|_| true).is_some();
     let step = arena.scope(|step| {
-        step.also_uses(&step.device().stream().clone())?;
-        step.scope(|inner| inner.also_uses(&side))
+        step.declare_stream(&step.device().stream().clone())?;
+        step.scope(|inner| inner.declare_stream(&side))
     });
     step.unwrap();
     assert!(!declared(&arena));
-    arena.scope(|step| step.also_uses(&side)).unwrap();
+    arena.scope(|step| step.declare_stream(&side)).unwrap();
     assert!(!declared(&arena));
 }
 
 #[test]
 fn a_stream_of_another_device_is_refused() {
     let side = side_stream(&arena(0, Reset::Keep));
-    let refused = arena(0, Reset::Keep).scope(|step| step.also_uses(&side)).unwrap_err();
+    let refused = arena(0, Reset::Keep).scope(|step| step.declare_stream(&side)).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::WrongDevice { .. }), "{refused}");
 }

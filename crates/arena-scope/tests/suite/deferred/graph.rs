@@ -239,7 +239,7 @@ fn handed_over(
 ) -> Result<(), Error> {
     let mut x = step.alloc::<u8>(64)?;
     x.view_mut().copy_from(source.view())?;
-    step.also_uses(side)?;
+    step.declare_stream(side)?;
     side.copy(out.address(), x.address(), 64);
     Ok(())
 }
@@ -266,7 +266,7 @@ fn a_replay_comes_after_what_a_declared_stream_still_reads() {
         training.run().unwrap();
         let graph = training.capture().unwrap();
         training.replayed(&graph, 5).unwrap();
-        training.out.also_used_on(&side).unwrap();
+        training.out.declare_stream(&side).unwrap();
         let seen = side.read(training.out.address(), 64);
         training.replayed(&graph, 6).unwrap();
         assert_eq!(seen.wait(), Some(vec![5; 64]), "seed {seed}");
@@ -291,7 +291,7 @@ fn a_stream_declared_for_good_is_not_captured() {
     let mut training = Loop::new(0, Reset::Keep);
     training.run().unwrap();
     let side = side_stream(&training.arena);
-    training.source.also_used_on(&side).unwrap();
+    training.source.declare_stream(&side).unwrap();
     let refused = training.capture().unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NotCaptured { .. }), "{refused}");
     assert!(!training.is_capturing());

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use arena_scope::plan::{Planner, SlotTable};
-use arena_scope::record::EventLog;
+use arena_scope::record::StepLog;
 use arena_scope::{Device, Error, Reset, StepKey};
 use rstest::rstest;
 
@@ -60,7 +60,7 @@ fn a_panic_in_a_join_does_not_forget_the_declared_streams(
         let panicked = panics(|| {
             arena.scope(|step| {
                 let x = step.upload(&[7_u8; 16])?;
-                x.also_used_on(side)?;
+                x.declare_stream(side)?;
                 seen = Some(side.read(x.address(), 16));
                 panic_in(call, 1);
                 if in_an_inner_close {
@@ -105,7 +105,7 @@ fn a_panic_in_the_heap_counter_of_an_observer_leaves_nothing(
 struct Panicking;
 
 impl Planner for Panicking {
-    fn recorded(&mut self, _key: StepKey, _log: &EventLog) {
+    fn recorded(&mut self, _key: StepKey, _log: &StepLog) {
         callback("recorded");
     }
 

@@ -51,7 +51,7 @@ fn a_panic_in_a_call_leaves_nothing(
     nothing_is_left_of_a_panic_in(call, reset);
 }
 
-// Those that a close makes too: it clears, joins, and checks and releases what was an allocation of its own.
+// Those that a close makes too: it clears, waits for streams, and checks and releases what was an allocation of its own.
 // And the last call of an opening, after which the scope is open, and its cursor above its plan.
 #[rstest]
 fn a_panic_in_a_call_of_a_close_leaves_nothing(

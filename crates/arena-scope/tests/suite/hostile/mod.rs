@@ -74,13 +74,13 @@ impl Loop {
         arena.scope_with(STEP, |step| {
             let x = step.upload(&[input; 64])?;
             let mut sum = step.alloc_zeroed::<u8>(64)?;
-            step.also_uses(side)?;
+            step.declare_stream(side)?;
             step.scope_named("inner", |inner| {
                 let mut scratch = inner.alloc::<u8>(64)?;
                 scratch.view_mut().copy_from(x.view())?;
                 sum.view_mut().copy_from(scratch.view())
             })?;
-            step.joins(side)?;
+            step.wait_for_stream(side)?;
             weights.view_mut().copy_from(sum.view())?;
             step.read(sum.view())
         })

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum KernelError {
     /// A slice does not have the length that the shape asks for.
-    #[error("{operand} has {found} elements, the shape asks for {expected}")]
+    #[error("{operand} has a length of {found}, but the shape needs {expected}")]
     Length {
         /// Which argument.
         operand: &'static str,
@@ -17,7 +17,7 @@ pub enum KernelError {
         found: usize,
     },
     /// A workspace is shorter than its `..._workspace_len` says.
-    #[error("workspace has {found} elements, {needed} are needed")]
+    #[error("the workspace has a length of {found}, but {needed} is needed")]
     Workspace {
         /// Elements needed.
         needed: usize,
@@ -34,7 +34,7 @@ pub enum KernelError {
     #[error("the shape's element count overflows")]
     Overflow,
     /// A label that is not one of the classes.
-    #[error("label {label} at index {index}, but there are only {classes} classes")]
+    #[error("label {label} at index {index} is not a class: labels are below {classes}")]
     Label {
         /// Position in the batch.
         index: usize,

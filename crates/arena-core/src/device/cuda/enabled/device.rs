@@ -18,9 +18,9 @@ use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
 
 /// A CUDA device, with the stream that the arena belongs to.
 ///
-/// Fills and copies are queued on that stream; no call waits for another one. The region is one
-/// `cuMemAlloc`, and goes back by one `cuMemFree` after the stream has been waited for. Each call makes
-/// the device current on its thread and puts the context back that was current before.
+/// Fills and copies are queued on that stream, and wait for no other stream. The region is obtained by one
+/// `cuMemAlloc`. It is released by one `cuMemFree`, after the arena has waited for the stream. Each call makes
+/// the device's context current on its thread and restores the previous context afterwards.
 ///
 /// ```
 /// use arena_core::{ByteSize, Cuda, RawArena};
@@ -53,13 +53,13 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// The device of that number, in its primary context, with a new stream.
+    /// The device with this number, in its primary context, with a new stream.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Device`](crate::ErrorKind::Device) with [`DeviceErrorKind::Unavailable`] when there
-    /// is no driver, no such device, or only an older driver; or the driver's refusal. It says which,
-    /// and never panics.
+    /// is no driver, no such device, or only an older driver; or the driver's refusal. The error says which.
+    /// It never panics.
     pub fn new(ordinal: usize) -> Result<Self, Error> {
         let name = format!("cuda:{ordinal}");
         let count = presence::device_count(&name)?;
@@ -80,13 +80,13 @@ impl Cuda {
         Self::on(stream)
     }
 
-    /// The device of a stream that is there already; the arena then belongs to it. It can be the null
-    /// stream, which no graph can be captured on.
+    /// The device of an existing stream, to which the arena then belongs. The null stream is accepted, but no
+    /// graph can be captured on it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) for the per-thread default stream: an
-    /// arena goes to other threads, where that would be another stream.
+    /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) for the per-thread default stream: an arena can
+    /// move to another thread, where that handle means another stream.
     pub fn on(stream: Arc<CudaStream>) -> Result<Self, Error> {
         let name = format!("cuda:{}", stream.context().ordinal());
         if is_per_thread(&stream) {
@@ -101,8 +101,8 @@ impl Cuda {
         Ok(Self { stream, name, streams, lost, ranges, capturing, restore })
     }
 
-    /// The same device, which shows each scope to profilers as an NVTX range of its name: from its
-    /// opening to the end of its close, on the host's timeline. Without this NVTX is not even loaded.
+    /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
+    /// timeline of the host: from its opening to the end of its close. Without this call NVTX is not loaded.
     ///
     /// # Errors
     ///
@@ -128,9 +128,9 @@ impl Cuda {
         self.stream.context()
     }
 
-    /// A new stream of this device, which waits for no other. Declare it to the scope or the buffers
-    /// that it uses. When one of this arena's buffers is handed to a safe call of cudarc on it, that
-    /// declares it. A kernel launch does not: cudarc tells its arguments no stream.
+    /// A new stream of this device, which waits for no other stream. Declare it to the scope or to the buffers
+    /// that it uses. Passing a buffer of the arena to a safe call of cudarc on this stream declares it too. A
+    /// kernel launch does not, because cudarc does not tell its arguments the stream.
     ///
     /// # Errors
     ///

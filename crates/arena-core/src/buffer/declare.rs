@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::fence::{FOR_GOOD, UNTIL_THE_ROOT_CLOSES};
 
-macro_rules! also_used_on {
+macro_rules! declare_stream {
     ($buffer:ty, $until:expr, $summary:literal) => {
         impl<T: Pod, D: Device> $buffer {
             #[doc = $summary]
@@ -21,32 +21,32 @@ macro_rules! also_used_on {
             ///
             /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) when the stream is of another
             /// device; [`ErrorKind::Device`](crate::ErrorKind::Device) when the device refuses the wait.
-            pub fn also_used_on(&self, stream: &D::Stream) -> Result<(), Error> {
+            pub fn declare_stream(&self, stream: &D::Stream) -> Result<(), Error> {
                 self.region().declare(stream, $until)
             }
         }
     };
 }
 
-also_used_on!(
+declare_stream!(
     Transient<'_, T, D>,
     UNTIL_THE_ROOT_CLOSES,
     "Declares that `stream` uses this buffer: nothing of the step is reused before what was queued on \
      it, at this close or an earlier one."
 );
-also_used_on!(
+declare_stream!(
     View<'_, T, D>,
     UNTIL_THE_ROOT_CLOSES,
     "Declares that `stream` uses this buffer, until the root scope closes; see \
-     [`Transient::also_used_on`]."
+     [`Transient::declare_stream`]."
 );
-also_used_on!(
+declare_stream!(
     ViewMut<'_, T, D>,
     UNTIL_THE_ROOT_CLOSES,
     "Declares that `stream` uses this buffer, until the root scope closes; see \
-     [`Transient::also_used_on`]."
+     [`Transient::declare_stream`]."
 );
-also_used_on!(
+declare_stream!(
     Persistent<T, D>,
     FOR_GOOD,
     "Declares that `stream` uses this buffer, for good: every close waits for what is queued on it, \

@@ -1,4 +1,4 @@
-//! Traces of allocation events: `op,id,size_bytes,stream,step`, with `op` one of `alloc`, `free`, `mark`.
+//! Traces of allocations: `op,id,size_bytes,stream,step`, with `op` one of `alloc`, `free`, `mark`.
 //!
 //! A mark is where the persistent part ends; it allocates nothing. The stream is not used.
 
@@ -73,7 +73,7 @@ pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
                 }
             }
             "mark" => {}
-            _ => return Err(Problem::UnknownEvent(op.to_owned()).at(row.position(OP))),
+            _ => return Err(Problem::UnknownOp(op.to_owned()).at(row.position(OP))),
         }
     }
     if let Some(step) = step.filter(|_| trace.is_empty()) {

@@ -1,4 +1,4 @@
-//! The record of a step: what was asked for, in order. Kept only while somebody asks for it.
+//! The record of a step: its requests and drops in order. It is kept only while the program asks for it.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use crate::bytes::Alignment;
 /// One thing that happened to the transient part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum StepEvent {
     /// A buffer was placed.
     Alloc {
         /// Its first byte, from the base.
@@ -26,21 +26,22 @@ pub enum Event {
     Open,
     /// A scope was closed.
     Close,
-    /// A scope ended with the one around it, because its guard was forgotten: what was alive in it is
-    /// the outer scope's until that closes.
+    /// A scope ended together with the scope around it, because its guard was forgotten. Its live buffers
+    /// belong to the outer scope until that closes.
     Merge,
 }
 
-/// Events in order. Cleared and used again, it allocates nothing for a step as long as the last.
+/// Events in order. A log that is cleared and used again allocates nothing for a step that is not longer than
+/// the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventLog {
-    events: Vec<Event>,
+pub struct StepLog {
+    events: Vec<StepEvent>,
 }
 
-impl EventLog {
+impl StepLog {
     /// The events in order.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[StepEvent] {
         &self.events
     }
 
@@ -54,7 +55,7 @@ impl EventLog {
         self.events.pop();
     }
 
-    pub(crate) fn push(&mut self, event: Event) {
+    pub(crate) fn push(&mut self, event: StepEvent) {
         self.events.push(event);
     }
 }

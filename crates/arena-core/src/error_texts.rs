@@ -1,0 +1,168 @@
+//! Every text of an error, with the values for which a sentence goes wrong first: 0, 1, and names that are
+//! empty.
+
+use rstest::rstest;
+
+use crate::bytes::{Alignment, BadAlignment};
+use crate::error::{
+    DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
+    ScopeId,
+};
+use crate::plan::{Deviations, SlotTableError};
+
+fn device_error(reason: &str) -> DeviceError {
+    let (device, reason) = ("gpu".to_owned(), reason.to_owned());
+    DeviceError { device, call: "fill", reason, kind: DeviceErrorKind::Refused }
+}
+
+#[rstest]
+#[case(
+    ErrorKind::TooBig { elements: 1, element_bytes: u64::MAX },
+    "the buffer is larger than any memory (elements: 1, bytes of one: 18446744073709551615)"
+)]
+#[case(
+    ErrorKind::TooBig { elements: u64::MAX, element_bytes: 1 },
+    "the buffer is larger than any memory (elements: 2^64 or more, bytes of one: 1)"
+)]
+#[case(BadAlignment { asked: 0 }.into(), "0 is not an alignment: an alignment is a power of two from 1 to 2^61")]
+#[case(
+    ErrorKind::BadAddress { address: 1 << 62, highest: 1 << 61 },
+    "a region cannot start at address 0x4000000000000000: the highest possible start is \
+     0x2000000000000000"
+)]
+#[case(ErrorKind::MarkAlreadySet { mark_bytes: 0 }, "the mark is already set, at offset 0: it can be set only once")]
+#[case(ErrorKind::OutOfBounds { start: 0, end: 1, len: 0 }, "range 0..1 is not valid for a length of 0")]
+#[case(ErrorKind::OutOfBounds { start: 3, end: 1, len: 9 }, "range 3..1 is not valid for a length of 9")]
+#[case(ErrorKind::LengthMismatch { expected: 1, given: 0 }, "the lengths do not match: expected 1, given 0")]
+#[case(
+    ErrorKind::BadParts { len: 1, parts: 0, alignment: Alignment::ONE },
+    "the buffer cannot be cut into aligned parts: length 1, parts 0, alignment 1"
+)]
+#[case(
+    ErrorKind::ElementMismatch { expected: 1, given: 4 },
+    "the row layout is for elements of another size: bytes of an element in the layout 1, in the buffer 4"
+)]
+#[case(
+    ErrorKind::Unwritten { buffer: String::new(), index: 0 },
+    "(unnamed) was not written: element 0 still holds the poison pattern"
+)]
+#[case(
+    ErrorKind::PlanInUse,
+    "a root scope follows a plan: plans can only be changed between root scopes"
+)]
+#[case(SlotTableError::Empty { slot: 0 }.into(), "slot 0 is empty")]
+#[case(SlotTableError::TooBig { slot: 0 }.into(), "slot 0 ends above the largest address")]
+#[case(
+    SlotTableError::Misaligned { slot: 1, offset_bytes: 1, alignment: Alignment::DEFAULT }.into(),
+    "slot 1 starts at offset 1, which is not a multiple of its alignment 256"
+)]
+#[case(
+    SlotTableError::TooMany { slots: 1 << 20 }.into(),
+    "a plan of 1048576 slots has too many slots or too many successors"
+)]
+#[case(
+    ErrorKind::WrongDevice { what: "the stream".to_owned(), device: "cuda:0".to_owned() },
+    "the stream does not belong to cuda:0, the arena's device"
+)]
+#[case(ErrorKind::OtherArena, "the result lies in another arena than the queue")]
+#[case(
+    ErrorKind::InUse { what: "every input slot", by: "a batch that no step has taken" },
+    "every input slot is in use by a batch that no step has taken"
+)]
+#[case(ErrorKind::NoSlots, "0 slots were asked for: at least one is needed")]
+#[case(ErrorKind::NotFilled, "no input slot holds a batch: call `fill` before `next`")]
+#[case(
+    ErrorKind::NoChoice { what: "" },
+    "nothing to choose from was given for (unnamed): give at least one choice"
+)]
+#[case(
+    ErrorKind::NotCaptured { reason: "no step has run before".to_owned() },
+    "the step cannot be captured: no step has run before"
+)]
+#[case(
+    ErrorKind::StaleGraph { reason: "it was captured on another arena".to_owned() },
+    "the captured step is stale: it was captured on another arena"
+)]
+#[case(
+    ErrorKind::ClosingFailed { scope: "", depth: 1, cause: device_error("no").into() },
+    "closing scope (unnamed) (depth 1) failed earlier: gpu: fill failed: no"
+)]
+#[case(
+    ErrorKind::StaleBuffer { made_in: ScopeId::new(0, 1, 1, ""), used_in: ScopeId::new(0, 2, 1, "train") },
+    "the buffer was made in scope (unnamed) (depth 1, number 1 of arena 0), which has ended; it cannot be used \
+     in scope `train` (depth 1, number 2 of arena 0)"
+)]
+#[case(
+    ErrorKind::ForeignBuffer { made_in: ScopeId::new(0, 1, 1, ""), used_in: ScopeId::new(1, 1, 1, "") },
+    "the buffer was made in scope (unnamed) (depth 1, number 1 of arena 0), and cannot be used in another arena, \
+     in scope (unnamed) (depth 1, number 1 of arena 1)"
+)]
+#[case(ErrorKind::ForeignFrame, "the scope belongs to another arena")]
+#[case(
+    ErrorKind::OrderLost(device_error("no")),
+    "the arena is closed: a stream that used its memory could not be waited for: gpu: fill failed: no"
+)]
+#[case(
+    GuardZone::new(0, 1, -1).into(),
+    "a write outside a buffer was found when scope (unnamed) closed: request 0 of the step, size 1 bytes, \
+     damaged at offset -1 from the buffer's start"
+)]
+#[case(
+    GuardZone { scope: "train", request: 1, bytes: 100, offset_bytes: 100 }.into(),
+    "a write outside a buffer was found when scope `train` closed: request 1 of the step, size 100 bytes, \
+     damaged at offset 100 from the buffer's start"
+)]
+fn an_error_reads_as_a_sentence_at_its_extremes(#[case] kind: ErrorKind, #[case] text: &str) {
+    assert_eq!(Error::from(kind).to_string(), text);
+}
+
+fn exhausted() -> Exhausted {
+    Exhausted {
+        asked_bytes: 1,
+        alignment: Alignment::ONE,
+        capacity_bytes: 0,
+        mark_bytes: 0,
+        used_bytes: 0,
+        free_bytes: 0,
+        kept_bytes: 0,
+        missing_bytes: 1,
+        call_site: None,
+        scope: None,
+        plan: None,
+    }
+}
+
+const START: &str = "out of arena memory: asked 1 bytes at alignment 1, free 0 of 0 (0 bytes); mark 0, used 0, \
+                     kept 0";
+const END: &str =
+    ". Missing bytes: at least 1. Raise the capacity, or ask for less (a smaller batch)";
+
+#[rstest]
+#[case::nobody_known(None, None, "")]
+#[case::without_a_name(Some(("", None)), None, "; in scope (unnamed) at depth 1, resets before 0")]
+#[case::counted(
+    Some(("train", Some((1, 1)))),
+    None,
+    "; in scope `train` at depth 1, requests since its root scope opened 1 (largest 1 bytes), resets before 0"
+)]
+#[case::under_a_plan(
+    None,
+    Some(PlanFacts::new(0, Deviations { larger: 1, steps: 1, ..Deviations::default() }, None)),
+    "; its plan takes 0 bytes, deviations so far: 1 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
+     0 smaller (steps that deviated: 1)"
+)]
+fn out_of_memory_says_what_is_known(
+    #[case] scope: Option<(&'static str, Option<(u64, u64)>)>,
+    #[case] plan: Option<PlanFacts>,
+    #[case] known: &str,
+) {
+    let scope = scope.map(|(name, counts)| ScopeFacts {
+        name,
+        depth: 1,
+        requests: counts.map(|(requests, _)| requests),
+        largest_bytes: counts.map(|(_, largest_bytes)| largest_bytes),
+        resets: 0,
+    });
+    let error = Error::from(Exhausted { scope, plan, ..exhausted() });
+    assert_eq!(error.to_string(), format!("{START}{known}{END}"));
+}
