@@ -127,7 +127,7 @@ pub use arena_core::half;
 pub mod prelude {
     pub use crate::{
         Arena, ByteSize, Device, Error, Guard, Host, HostVisible, Persistent, Reset, Scope,
-        ScopeOptions, StepKey, Transient, View, ViewMut,
+        ScopeOptions, StepBuffer, StepKey, Transient, View, ViewMut,
     };
 }
 
