@@ -33,7 +33,8 @@ impl BackgroundPlanner {
         thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
             for (key, log) in to_solve {
                 // A step that cannot be planned goes on as it is.
-                let planned = PlannedStep::solve(&log, &options).and_then(|step| step.slots());
+                let planned =
+                    PlannedStep::solve(&log, &options).and_then(|step| step.yielding_slots(&log));
                 if let Ok(table) = planned
                     && solved.send((key, table)).is_err()
                 {

@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod auto;
+mod below_bump;
 mod bound;
 mod draw;
 pub mod formats;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod as_bumped;
 mod counters;
 mod deviations;
 mod plans;

@@ -2,6 +2,7 @@
 
 mod draw;
 mod formats;
+mod never_worse;
 mod optimum;
 mod plans;
 #[cfg(feature = "cli")]

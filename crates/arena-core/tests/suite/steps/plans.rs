@@ -1,7 +1,7 @@
 //! Steps that follow a plan through scopes, forgotten ones too.
 
 use arena_core::for_scopes::{PlanId, Steps};
-use arena_core::{Alignment, Deviations, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
+use arena_core::{Alignment, Deviations, Error, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
 
 use super::{A256, ask, close, open, open_inner, plain, table, try_open};
 
@@ -9,6 +9,10 @@ fn planned(places: &[u64]) -> (Steps<Host>, PlanId) {
     let mut steps = plain(Reset::Keep);
     let plan = steps.add_plan(table(places)).unwrap();
     (steps, plan)
+}
+
+fn ask_for(steps: &Steps<Host>, bytes: usize) -> Result<u64, Error> {
+    steps.transient::<u8>(bytes, A256, steps.depth()).map(|buffer| buffer.offset_bytes())
 }
 
 fn deviations(steps: &Steps<Host>, plan: PlanId) -> Deviations {
@@ -21,13 +25,19 @@ fn no_root_scope_opens_over_what_is_kept_in_its_plan_s_bytes() {
     steps.select_plan(Some(plan));
     let mut kept = steps.persistent::<u8>(3072, A256, 0).unwrap();
     kept.as_mut_slice().fill(7);
-    let refused = try_open(&steps, None).unwrap_err();
-    assert!(refused.is_exhausted() && steps.depth() == 0, "{refused}");
-    steps.select_plan(None);
     let root = open(&steps, None);
-    assert_eq!(ask(&steps), 0);
+    assert_eq!((steps.stats().used_bytes, ask(&steps), ask(&steps)), (0, 0, 256), "it is bumped");
+    assert_eq!(ask_for(&steps, 1024).unwrap_err().as_exhausted().unwrap().plan, None);
     close(&steps, root).unwrap();
+    assert_eq!((deviations(&steps, plan).missing, deviations(&steps, plan).steps), (2, 1));
     assert_eq!(kept.as_slice(), [7; 3072]);
+    drop(kept);
+    for expected in [[0, 1024], [0, 1024]] {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        assert_eq!([ask(&steps), ask(&steps)], expected, "as planned, once there is room");
+        close(&steps, root).unwrap();
+    }
 }
 
 #[test]
