@@ -38,12 +38,14 @@
 //! | [`validate()`] | the independent judge that every plan passes |
 //! | [`Plan`] | what is saved and replayed |
 //! | [`draw()`] | a picture of a step, bumped and planned |
+//! | [`files`] | files written whole or not at all, and read within a limit |
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
 mod auto;
 mod bound;
 mod draw;
+pub mod files;
 pub mod formats;
 pub mod generate;
 mod greedy;
