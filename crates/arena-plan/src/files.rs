@@ -326,3 +326,16 @@ fn is_our_name(name: &OsStr) -> bool {
             && random.bytes().all(|character| character.is_ascii_alphanumeric())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_bytes_as_the_limit_are_read_and_not_one_more() {
+        assert_eq!(within(&b"12345"[..], 5).unwrap(), b"12345");
+        let refused = within(&b"12345"[..], 4).unwrap_err();
+        assert_eq!(refused.to_string(), "it has more than 4 bytes, the limit");
+        assert!(within(io::repeat(0), 1000).is_err(), "an input without an end");
+    }
+}

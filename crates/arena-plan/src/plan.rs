@@ -44,7 +44,7 @@ pub struct Plan {
 pub enum PlanError {
     /// The file cannot be read, or [`Plan::save`] did not write it. The error says where.
     #[error("{}", shortened(&.0.to_string()))]
-    Json(#[from] serde_json::Error),
+    Json(serde_json::Error),
     /// The file is of another kind or a later version.
     #[error(
         "the file has format {:?} version {version}; expected is format {FORMAT:?} version {VERSION}",
@@ -94,6 +94,13 @@ pub enum PlanError {
         /// The buffer of the program.
         asked: Buffer,
     },
+}
+
+// By hand: derived, the cause would also be the source, which `anyhow` prints a second time and not shortened.
+impl From<serde_json::Error> for PlanError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
 }
 
 impl From<PlanError> for io::Error {

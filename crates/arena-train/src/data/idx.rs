@@ -35,20 +35,20 @@ pub enum IdxError {
         name: String,
     },
     /// The operating system could not open or read the file.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {reason}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The gzip stream is damaged or cut short.
-    #[error("{} is a damaged or truncated gzip file: {source}", path.display())]
+    #[error("{} is a damaged or truncated gzip file: {reason}", path.display())]
     Gzip {
         /// The file.
         path: PathBuf,
         /// What the decoder said.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The file does not begin as an IDX file of unsigned bytes with this many dimensions.
     #[error(
@@ -217,7 +217,7 @@ struct Source<'p> {
 
 impl<'p> Source<'p> {
     fn open(path: &'p Path) -> Result<Self, IdxError> {
-        let io = |source| IdxError::Io { path: path.to_owned(), source };
+        let io = |reason| IdxError::Io { path: path.to_owned(), reason };
         let file = files::open(path).map_err(|error| io(error.reason))?;
         let file_bytes = file.metadata().map_err(io)?.len();
         let mut file = BufReader::new(file);
@@ -227,13 +227,13 @@ impl<'p> Source<'p> {
         Ok(Self { path, reader, gzip, file_bytes, header_bytes: 0 })
     }
 
-    fn read_error(&self, source: io::Error) -> IdxError {
+    fn read_error(&self, reason: io::Error) -> IdxError {
         let path = self.path.to_owned();
         // A read error of the disk may come through the decoder, but it has a code of the system.
-        if self.gzip && source.raw_os_error().is_none() {
-            IdxError::Gzip { path, source }
+        if self.gzip && reason.raw_os_error().is_none() {
+            IdxError::Gzip { path, reason }
         } else {
-            IdxError::Io { path, source }
+            IdxError::Io { path, reason }
         }
     }
 
@@ -300,8 +300,8 @@ impl<'p> Source<'p> {
         // One byte more than expected, to notice a file that goes on; the read also makes the
         // decoder check the stream's end. `read_to_end` grows with what arrives.
         let mut limited = self.reader.by_ref().take(expected_bytes + 1);
-        if let Err(source) = limited.read_to_end(&mut data) {
-            return Err(self.read_error(source));
+        if let Err(reason) = limited.read_to_end(&mut data) {
+            return Err(self.read_error(reason));
         }
         let found_bytes = data.len() as u64;
         if found_bytes != expected_bytes {
