@@ -129,15 +129,6 @@ fn a_pipe_is_written_to_and_stays() {
     assert_eq!(names(folder.path()).len(), 1);
 }
 
-#[test]
-fn a_device_is_written_to_and_stays() {
-    put(Path::new("/dev/null"), "new").unwrap();
-    assert!(put(Path::new("/dev/full"), "new").is_err());
-    for device in ["/dev/null", "/dev/full"] {
-        assert!(fs::metadata(device).unwrap().file_type().is_char_device(), "{device}");
-    }
-}
-
 /// Behind such a link is an open file, which its owner goes on to write to.
 #[test]
 fn an_open_file_of_this_process_is_written_to_and_not_replaced() {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -225,6 +225,40 @@ fn a_new_file_has_the_mode_that_the_umask_gives(#[case] umask: &str, #[case] mod
     assert_eq!(found & 0o7777, mode, "{:o}", found & 0o7777);
 }
 
+/// The program as a user whom modes forbid something: they forbid the superuser nothing. Another user may not see
+/// where the program lies, so the folder gets a copy of it.
+fn as_an_ordinary_user(folder: &Path, arguments: &[&str]) -> Command {
+    let program = folder.join("program");
+    // By a process of its own: a file that this one has open for writing, and thus each process that another test
+    // starts just now, cannot be run.
+    let copied = Command::new("cp")
+        .args([env!("CARGO_BIN_EXE_arena-plan").as_ref(), program.as_os_str()])
+        .status();
+    assert!(copied.unwrap().success());
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder);
+    if fs::metadata(folder).unwrap().uid() == 0 {
+        command.uid(65534).gid(65534);
+    }
+    command
+}
+
+/// Not as the superuser: if the program were wrong, the machine would lose the device.
+#[rstest]
+#[case("/dev/null", 0)]
+#[case("/dev/full", 1)]
+fn a_device_is_written_to_and_stays(#[case] device: &str, #[case] status: i32) {
+    let folder = folder_with("step.csv", STEP);
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = as_an_ordinary_user(folder.path(), &["solve", "step.csv", "--out", device]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(status), "{}", errors(&output));
+    let full = format!("arena-plan: cannot write {device}: No space left on device");
+    assert_eq!(errors(&output).starts_with(&full), status == 1, "{}", errors(&output));
+    assert!(fs::metadata(device).unwrap().file_type().is_char_device());
+}
+
 #[rstest]
 #[case::of_a_directory(0o555, 0o666)]
 #[case::of_a_file(0o777, 0o444)]
@@ -232,20 +266,14 @@ fn a_mode_that_forbids_writing_is_obeyed(#[case] folder_mode: u32, #[case] file_
     let folder = folder_with("step.csv", STEP);
     let at = |name: &str| folder.path().join(name);
     fs::write(at("out.json"), "old").unwrap();
-    // Modes forbid the superuser nothing: as another user then, who may not see where the program lies.
-    fs::copy(env!("CARGO_BIN_EXE_arena-plan"), at("program")).unwrap();
+    let arguments = ["solve", "step.csv", "--out", "out.json"];
+    let mut command = as_an_ordinary_user(folder.path(), &arguments);
     let mode = |name: &str, mode| {
         fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
     };
-    mode("program", 0o755);
     mode("step.csv", 0o644);
     mode("out.json", file_mode);
     mode("", folder_mode);
-    let mut command = Command::new(at("program"));
-    command.args(["solve", "step.csv", "--out", "out.json"]).current_dir(folder.path());
-    if fs::metadata(at("")).unwrap().uid() == 0 {
-        command.uid(65534).gid(65534);
-    }
     let output = command.output().unwrap();
     mode("", 0o777);
     assert_eq!(output.status.code(), Some(1));
