@@ -162,7 +162,7 @@ fn what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else_is() {
     let at = |name: &str| folder.path().join(name);
     put(&at("plan.json"), "old").unwrap();
     for name in [".arena-.unfinished", ".arena-x.unfinished", ".arena-twelve_chars.unfinished"] {
-        put(&at(name), "another's").unwrap();
+        fs::write(at(name), "another's").unwrap();
     }
     // Our name, but no file.
     fs::create_dir(at(".arena-abcdefghijkl.unfinished")).unwrap();
