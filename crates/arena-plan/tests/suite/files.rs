@@ -37,7 +37,7 @@ fn make_pipe(path: &Path) {
 }
 
 /// More than a buffer holds, so that it is written before the writer fails.
-const LONG: [u8; 1 << 16] = [b'x'; 1 << 16];
+static LONG: [u8; 1 << 16] = [b'x'; 1 << 16];
 
 #[rstest]
 fn what_is_written_is_read_and_the_old_mode_is_kept(
