@@ -38,6 +38,7 @@
 //! | [`validate()`] | the independent judge that every plan passes |
 //! | [`Plan`] | what is saved and replayed |
 //! | [`draw()`] | a picture of a step, bumped and planned |
+//! | [`files`] | files written whole or not at all, and read within a limit |
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
@@ -45,6 +46,7 @@ mod auto;
 mod below_bump;
 mod bound;
 mod draw;
+pub mod files;
 pub mod formats;
 pub mod generate;
 mod greedy;

@@ -1,14 +1,12 @@
 //! Plans for the run's steps: recorded on a probe, solved before anything runs.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
-use arena_plan::{Options, Plan, PlannedStep};
+use arena_plan::{Options, Plan, PlannedStep, files};
 use arena_scope::{Arena, Device, StepKey};
 
 use crate::error::TrainError;
-use crate::training::{EVALUATE, RunConfig, TRAIN};
+use crate::training::{EVALUATE, TRAIN};
 
 /// The plans of a run; `None` for a kind of step that it does not make.
 #[derive(Debug, Clone, Default)]
@@ -24,18 +22,17 @@ pub struct Plans {
 /// # Errors
 ///
 /// When a record is no instance that can be planned.
-pub fn solve<D: Device>(arena: &Arena<D>, config: &RunConfig) -> Result<Plans, TrainError> {
-    Ok(Plans { train: largest(arena, config, TRAIN)?, evaluate: largest(arena, config, EVALUATE)? })
+pub fn solve<D: Device>(arena: &Arena<D>) -> Result<Plans, TrainError> {
+    Ok(Plans { train: largest(arena, TRAIN)?, evaluate: largest(arena, EVALUATE)? })
 }
 
-/// The plan for whole batches, or for the short one where the dataset is smaller than a batch.
-fn largest<D: Device>(
-    arena: &Arena<D>,
-    config: &RunConfig,
-    key: StepKey,
-) -> Result<Option<PlannedStep>, TrainError> {
-    let mut images = (1..=config.batch as u64).rev();
-    let recorded = images.find_map(|images| arena.recorded(key.variant(images)));
+/// The plan for whole batches, or for the short one where the dataset is smaller than a batch: the variant of a step
+/// is its number of images.
+fn largest<D: Device>(arena: &Arena<D>, key: StepKey) -> Result<Option<PlannedStep>, TrainError> {
+    let kinds = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
+    let seen = kinds.iter().map(|kind| kind.key).filter(|seen| seen.name == key.name);
+    let largest = seen.max_by_key(|seen| seen.variant);
+    let recorded = largest.and_then(|largest| arena.recorded(largest));
     Ok(recorded.map(|log| PlannedStep::solve(&log, &Options::default())).transpose()?)
 }
 
@@ -44,19 +41,18 @@ fn largest<D: Device>(
 ///
 /// # Errors
 ///
-/// [`TrainError::Plan`] when the file cannot be read or written, or its plan is for another program
-/// or alignment.
+/// [`TrainError::File`] when the file cannot be read or written; [`TrainError::Plan`] when it is damaged, or its plan
+/// is for another program or alignment.
 pub fn load_or_save(plans: &mut Plans, path: &Path) -> Result<(), TrainError> {
     let failed = |reason: String| TrainError::Plan { path: path.to_owned(), reason };
     let Some(train) = &mut plans.train else { return Ok(()) };
     if path.exists() {
-        let file = File::open(path).map_err(|error| failed(error.to_string()))?;
-        let plan = Plan::load(BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
+        let file = files::read(path)?;
+        let plan = Plan::load(&file[..]).map_err(|error| failed(error.to_string()))?;
         let instance = train.plan.instance().clone();
         plan.check_for(&instance).map_err(|error| failed(error.to_string()))?;
         *train = PlannedStep::loaded(instance, plan);
         return Ok(());
     }
-    let file = File::create(path).map_err(|error| failed(error.to_string()))?;
-    train.plan.save(file).map_err(|error| failed(error.to_string()))
+    Ok(files::write(path, |to| Ok(train.plan.save(to)?))?)
 }

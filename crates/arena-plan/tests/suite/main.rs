@@ -1,6 +1,7 @@
 //! Planning: one test program for all of it.
 
 mod draw;
+mod files;
 mod formats;
 mod never_worse;
 mod optimum;

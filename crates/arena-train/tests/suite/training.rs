@@ -274,6 +274,18 @@ fn a_damaged_checkpoint_is_an_error_that_names_the_file() {
     assert!(error.contains("run.safetensors"), "{error}");
 }
 
+#[test]
+fn a_message_quotes_little_of_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let metadata = [("format".to_owned(), "x".repeat(1 << 20))].into();
+    let none: [(&str, safetensors::tensor::TensorView<'_>); 0] = [];
+    let file = safetensors::serialize(none, Some(metadata)).unwrap();
+    std::fs::write(&path, file).unwrap();
+    let told = checkpoint::resume(&mut trainer(config(64)), &path).unwrap_err().to_string();
+    assert!(told.contains("its format is `xxx") && told.len() < 700, "{}", told.len());
+}
+
 /// A batch of the first `images` images in the scope's memory.
 type Batch<'s> = (Transient<'s, f32>, Transient<'s, u32>);
 
