@@ -9,7 +9,7 @@ use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::record::{StepEvent, StepLog};
 use thiserror::Error;
 
-use crate::below_bump::{first_fit, lies_below_bump};
+use crate::below_bump;
 use crate::bound::{Bound, lower_bound};
 use crate::instance::{Instance, InstanceError};
 use crate::plan::Plan;
@@ -182,17 +182,17 @@ impl PlannedStep {
     }
 
     /// The slots of a plan that [yields](SlotTable::yielding) to the bump, for the step that `log` records: this
-    /// plan if no buffer lies higher in it than under the bump, or else one that puts each buffer at the
-    /// lowest free place at its birth, which may need more bytes.
+    /// plan if no buffer lies higher in it than under the bump, or else another in which none does. That one may
+    /// need more bytes.
     ///
     /// # Errors
     ///
     /// As for [`slot_table`].
     pub fn yielding_slots(&self, log: &StepLog) -> Result<SlotTable, StepError> {
-        if lies_below_bump(log, self.plan.offsets_bytes()) {
+        let (instance, limits) = (self.plan.instance(), below_bump::limits(log));
+        if below_bump::holds(instance, self.plan.offsets_bytes(), &limits) {
             return Ok(self.slots()?.yielding());
         }
-        let instance = self.plan.instance();
-        Ok(slots_of(instance, &first_fit(instance))?.yielding())
+        Ok(slots_of(instance, &below_bump::place(instance, &limits))?.yielding())
     }
 }

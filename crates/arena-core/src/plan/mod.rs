@@ -12,6 +12,7 @@ mod deviations;
 mod plans;
 mod replay;
 mod script;
+mod serves;
 mod sites;
 mod slots;
 

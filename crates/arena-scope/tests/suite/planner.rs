@@ -80,13 +80,20 @@ fn the_plan_that_is_ready_is_followed_by_the_next_step() {
 }
 
 #[test]
-fn a_kind_without_a_plan_follows_the_last_one_of_its_name() {
+fn a_kind_follows_its_own_plan_or_the_one_that_it_shares_and_else_none() {
     let (mut arena, planner) = planned();
     planner.prepare(TRAIN.variant(1), 256);
     planner.prepare(TRAIN.variant(2), 512);
-    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 512);
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 0);
     assert_eq!(step(&mut arena, TRAIN.variant(1), 256), 256);
-    assert_eq!(step(&mut arena, StepKey::named("other"), 256), 0);
+    assert!(arena.share_plan(TRAIN.variant(3), TRAIN.variant(2)));
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 512);
+    // A plan of its own, which is nobody else's.
+    planner.prepare(TRAIN.variant(3), 1024);
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 1024);
+    assert_eq!(step(&mut arena, TRAIN.variant(2), 256), 512);
+    assert!(!arena.share_plan(TRAIN, TRAIN.variant(4)), "it has none");
+    assert_eq!(step(&mut arena, TRAIN, 256), 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use arena_core::for_scopes::{PlanId, Steps};
 use arena_core::{Alignment, Deviations, Error, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
 
-use super::{A256, ask, close, open, open_inner, plain, table, try_open};
+use super::{A256, ask, close, open, open_inner, plain, table};
 
 fn planned(places: &[u64]) -> (Steps<Host>, PlanId) {
     let mut steps = plain(Reset::Keep);

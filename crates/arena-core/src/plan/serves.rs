@@ -1,0 +1,65 @@
+//! Whether a plan serves a step that was recorded.
+
+use std::collections::HashMap;
+use std::panic::Location;
+
+use super::counters::Counters;
+use super::deviations::Deviations;
+use super::slots::SlotTable;
+use crate::step_log::{StepEvent, StepLog};
+
+impl SlotTable {
+    /// Whether the slots serve each request of a recorded step in order: as planned, or smaller. So the short last
+    /// batch of an epoch can follow the plan of the whole ones.
+    ///
+    /// ```
+    /// # use arena_core::{Alignment, PlannedSlot, SlotTable, StepLog};
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// let table = SlotTable::new(&[slot])?;
+    /// assert!(table.serves(&StepLog::default())); // a step without requests
+    /// # Ok::<(), arena_core::SlotTableError>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn serves(&self, log: &StepLog) -> bool {
+        let (counters, here) = (Counters::new(self.clone()), Location::caller());
+        let (mut live, mut inside) = (HashMap::new(), 0_u32);
+        counters.open_root();
+        let events = match log.events() {
+            [StepEvent::Open, events @ ..] => events, // of the root
+            events => events,
+        };
+        for event in events {
+            match *event {
+                StepEvent::Alloc { bytes: 0, .. } => {}
+                StepEvent::Alloc { offset_bytes, bytes, alignment } => {
+                    let as_planned = counters.alloc(bytes, alignment, u64::MAX);
+                    let placed =
+                        as_planned.or_else(|| counters.alloc_off_plan(bytes, alignment, here));
+                    let Some((slot, _)) = placed else { return false };
+                    live.insert(offset_bytes, slot);
+                }
+                StepEvent::Drop { offset_bytes } => {
+                    if let Some(slot) = live.remove(&offset_bytes) {
+                        counters.drop_slot(slot);
+                    }
+                }
+                StepEvent::Open => {
+                    inside += 1;
+                    counters.open();
+                }
+                StepEvent::Close if inside > 0 => {
+                    inside -= 1;
+                    counters.close();
+                }
+                StepEvent::Close => {} // The root's: what is left in the plan does not matter.
+                StepEvent::Merge => {
+                    inside = inside.saturating_sub(1);
+                    counters.merge();
+                }
+            }
+        }
+        let Deviations { larger, extra, missing, late, .. } = counters.deviations();
+        larger + extra + missing + late == 0
+    }
+}
