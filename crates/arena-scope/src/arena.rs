@@ -15,7 +15,7 @@ use crate::planner::{Planner, Planning};
 use crate::scope::{Scope, run};
 use crate::state::State;
 use crate::steady_state::{NotSteady, SteadyState};
-use crate::step_key::StepKey;
+use crate::step_key::{KeyMap, StepKey};
 
 /// One device region: persistent buffers at its bottom, the mark where they end, and scopes above the mark.
 /// When a root scope closes, the cursor goes back to the mark.
@@ -571,7 +571,11 @@ impl<D: Device> Arena<D> {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
         }
-        self.state.set_planner(Planning { planner, patience: patience.max(1) });
+        self.state.set_planner(Planning {
+            planner,
+            patience: patience.max(1),
+            taken: KeyMap::default(),
+        });
     }
 
     /// How often steps deviated since the plan for this key was installed; `None` without a plan.

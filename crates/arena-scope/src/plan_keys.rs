@@ -8,6 +8,9 @@ use crate::step_key::{KeyMap, StepKey};
 #[derive(Debug, Default)]
 pub(crate) struct PlanKeys(KeyMap<Installed>);
 
+/// A loop whose steps never repeat is recorded once in 2¹⁶ times the patience in the end.
+const MOST_DOUBLINGS: u32 = 16;
+
 #[derive(Debug, Clone, Copy)]
 struct Installed {
     plan: PlanId,
@@ -15,12 +18,15 @@ struct Installed {
     shared: bool,
     /// The last steps that deviated in a row.
     in_a_row: u32,
+    /// How many plans before it did not last: after each, twice as many steps must deviate.
+    before: u32,
 }
 
 impl PlanKeys {
     /// Steps of this key follow a plan from now on, which may be that of another key.
     pub(crate) fn insert(&mut self, key: StepKey, plan: PlanId, shared: bool) {
-        let installed = Installed { plan, shared, in_a_row: 0 };
+        let before = self.0.get(key).map_or(0, |installed| installed.before + 1);
+        let installed = Installed { plan, shared, in_a_row: 0, before };
         *self.0.get_or_insert_with(key, || installed) = installed;
     }
 
@@ -29,6 +35,15 @@ impl PlanKeys {
         if let Some(installed) = self.0.get_mut(key) {
             installed.in_a_row = if deviated { installed.in_a_row + 1 } else { 0 };
         }
+    }
+
+    /// Whether the next step of this key may be planned anew: so many steps in a row have deviated, or as many
+    /// again, and twice as many for each plan of the key that did not last.
+    pub(crate) fn wants_another(&self, key: StepKey, patience: u32) -> bool {
+        self.0.get(key).is_some_and(|&Installed { in_a_row, before, .. }| {
+            let patience = patience.saturating_mul(1 << before.min(MOST_DOUBLINGS));
+            in_a_row > 0 && in_a_row.is_multiple_of(patience)
+        })
     }
 
     /// How many of the last steps of this key deviated, in a row.

@@ -195,9 +195,9 @@ impl<D: Device> State<D> {
             None => self.steps.add_plan(table)?,
         };
         self.plans.get_mut().insert(key, plan, false);
-        self.captured.forget(key.name);
+        self.captured.forget(key);
         if let Some(observer) = self.observer.get_mut() {
-            observer.expect_other_addresses(key.name);
+            observer.expect_other_addresses(key);
         }
         self.watches = true;
         Ok(())
@@ -211,9 +211,9 @@ impl<D: Device> State<D> {
     pub(crate) fn share_plan(&mut self, key: StepKey, with: StepKey) -> bool {
         let Some(plan) = self.plans.get_mut().find(with) else { return false };
         self.plans.get_mut().insert(key, plan, true);
-        self.captured.forget(key.name);
+        self.captured.forget(key);
         if let Some(observer) = self.observer.get_mut() {
-            observer.expect_other_addresses(key.name);
+            observer.expect_other_addresses(key);
         }
         true
     }
@@ -232,26 +232,21 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Whether the next step of this kind is to be recorded for the planner: it is the first of its kind
-    /// and has no plan, or steps before it deviated as often in a row as the planner's patience lasts.
+    /// Whether the next step of this kind is to be recorded for the planner: it has no plan, and no step of it was
+    /// taken by the planner; or steps before it deviated as often in a row as the planner's patience lasts.
     fn planner_wants(&self, key: StepKey) -> bool {
-        let (planning, observer) = (self.planning.borrow(), self.observer.borrow());
-        let (Some(Planning { patience, .. }), Some(observer)) = (&*planning, &*observer) else {
-            return false;
-        };
+        let planning = self.planning.borrow();
+        let Some(Planning { patience, taken, .. }) = &*planning else { return false };
         match self.root_plan {
-            None => observer.steps(key) == 0,
-            Some(_) => {
-                let in_a_row = self.plans.borrow().deviated_in_a_row(key);
-                in_a_row > 0 && in_a_row.is_multiple_of(*patience)
-            }
+            None => taken.get(key).is_none(),
+            Some(_) => self.plans.borrow().wants_another(key, *patience),
         }
     }
 
     /// Tells the planner of a recorded step that is worth a plan.
     fn tell_planner(&self, recorded: bool) {
         let mut planning = self.planning.borrow_mut();
-        let Some(Planning { planner, .. }) = planning.as_mut() else { return };
+        let Some(Planning { planner, taken, .. }) = planning.as_mut() else { return };
         let mut worth = true;
         if let Some(plan) = self.root_plan {
             let mut plans = self.plans.borrow_mut();
@@ -259,7 +254,9 @@ impl<D: Device> State<D> {
             worth = plans.deviated_in_a_row(self.root.get()) > 0;
         }
         if let (true, Some(observer)) = (recorded && worth, &*self.observer.borrow()) {
-            planner.recorded(self.root.get(), observer.last());
+            if planner.recorded(self.root.get(), observer.last()) {
+                taken.get_or_insert_with(self.root.get(), || ());
+            }
         }
     }
 }

@@ -137,8 +137,10 @@ fn train<B: Backend>(
     let evaluation = trainer.evaluate(&data.test)?;
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
-    let (deviations, sites) = (arena.plan_deviations(TRAIN), arena.plan_deviation_sites(TRAIN));
-    let step = Step::new(demand.plans.train.as_ref(), deviations, &sites);
+    let train = demand.plans.train.as_ref();
+    let key = train.map_or(TRAIN, |plan| plan.key);
+    let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
+    let step = Step::new(train.map(|plan| &plan.step), deviations, &sites);
     let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed, step);
     let json = arguments.json.as_ref().map_or(Ok(()), |to| {
         files::write(to, |to| {

@@ -11,10 +11,21 @@ use crate::training::{EVALUATE, TRAIN};
 /// The plans of a run; `None` for a kind of step that it does not make.
 #[derive(Debug, Clone, Default)]
 pub struct Plans {
-    /// For training steps; the short last batch of an epoch follows it too.
-    pub train: Option<PlannedStep>,
+    /// For training steps.
+    pub train: Option<NamedPlan>,
     /// For steps of an evaluation.
-    pub evaluate: Option<PlannedStep>,
+    pub evaluate: Option<NamedPlan>,
+}
+
+/// A plan for steps of one name.
+#[derive(Debug, Clone)]
+pub struct NamedPlan {
+    /// The key of the largest of them, for which it was made.
+    pub key: StepKey,
+    /// The plan.
+    pub step: PlannedStep,
+    /// The keys of others that its slots serve: of the short last batch of an epoch.
+    pub shared: Vec<StepKey>,
 }
 
 /// Plans what an arena recorded of the largest steps of each kind.
@@ -28,12 +39,17 @@ pub fn solve<D: Device>(arena: &Arena<D>) -> Result<Plans, TrainError> {
 
 /// The plan for whole batches, or for the short one where the dataset is smaller than a batch: the variant of a step
 /// is its number of images.
-fn largest<D: Device>(arena: &Arena<D>, key: StepKey) -> Result<Option<PlannedStep>, TrainError> {
+fn largest<D: Device>(arena: &Arena<D>, name: StepKey) -> Result<Option<NamedPlan>, TrainError> {
     let kinds = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
-    let seen = kinds.iter().map(|kind| kind.key).filter(|seen| seen.name == key.name);
-    let largest = seen.max_by_key(|seen| seen.variant);
-    let recorded = largest.and_then(|largest| arena.recorded(largest));
-    Ok(recorded.map(|log| PlannedStep::solve(&log, &Options::default())).transpose()?)
+    let mut keys: Vec<_> = kinds.iter().map(|kind| kind.key).collect();
+    keys.retain(|key| key.name == name.name);
+    keys.sort_by_key(|key| key.variant);
+    let Some(key) = keys.pop() else { return Ok(None) };
+    let Some(log) = arena.recorded(key) else { return Ok(None) };
+    let step = PlannedStep::solve(&log, &Options::default())?;
+    let slots = step.slots()?;
+    keys.retain(|&key| arena.recorded(key).is_some_and(|log| slots.serves(&log)));
+    Ok(Some(NamedPlan { key, step, shared: keys }))
 }
 
 /// Puts a saved plan for training steps in the place of the solved one, or saves that if there is no
@@ -45,7 +61,7 @@ fn largest<D: Device>(arena: &Arena<D>, key: StepKey) -> Result<Option<PlannedSt
 /// is for another program or alignment.
 pub fn load_or_save(plans: &mut Plans, path: &Path) -> Result<(), TrainError> {
     let failed = |reason: String| TrainError::Plan { path: path.to_owned(), reason };
-    let Some(train) = &mut plans.train else { return Ok(()) };
+    let Some(NamedPlan { step: train, .. }) = &mut plans.train else { return Ok(()) };
     if path.exists() {
         let file = files::read(path)?;
         let plan = Plan::load(&file[..]).map_err(|error| failed(error.to_string()))?;

@@ -13,3 +13,4 @@ mod public_instances;
 mod replay;
 mod seeds;
 mod steps;
+mod varying_lengths;
