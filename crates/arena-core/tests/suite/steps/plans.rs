@@ -254,6 +254,27 @@ fn a_step_leaves_a_yielding_plan_before_a_slot_that_lies_higher_than_the_bump_wo
 }
 
 #[test]
+fn where_the_bump_would_be_goes_back_with_an_inner_scope_unless_that_was_forgotten() {
+    for forgotten in [false, true] {
+        let (steps, plan) = yielding(&[0, 1, 2, 2, 2], Reset::Keep);
+        let root = open(&steps, None);
+        let outer = steps.transient::<u8>(256, A256, 1).unwrap();
+        let inner = open_inner(&steps, None);
+        assert_eq!((ask(&steps), ask(&steps)), (256, 512));
+        if !forgotten {
+            close(&steps, inner).unwrap();
+        }
+        let next = open_inner(&steps, None);
+        // The slot lies at 512. The bump would be at 256, or at 768 with the forgotten scope's bytes.
+        assert_eq!(ask(&steps), if forgotten { 512 } else { 256 });
+        close(&steps, next).unwrap();
+        drop(outer);
+        close(&steps, root).unwrap();
+        assert_eq!(deviations(&steps, plan).late, u64::from(!forgotten));
+    }
+}
+
+#[test]
 fn a_step_that_has_left_its_plan_goes_on_above_what_is_alive_in_each_scope() {
     let (steps, _) = yielding(&[0, 1, 2, 3], Reset::Keep);
     let root = open(&steps, None);
