@@ -31,6 +31,7 @@
 //! |---|---|
 //! | [`Trace`], [`formats`] | where a step comes from: a recorder or a file |
 //! | [`PlannedStep`] | from an arena's record to a plan that it replays |
+//! | [`PlannedRun`] | from a whole program to an arena of just the bytes that its planned steps need |
 //! | [`AutoPlan`] | the same automatically, while the loop runs |
 //! | [`Instance`], [`Sections`] | what is to be planned, and its compressed time |
 //! | [`lower_bound`] | the bytes that every plan needs at least |
@@ -53,6 +54,7 @@ mod greedy;
 mod instance;
 mod packing;
 mod plan;
+mod planned_run;
 mod record;
 mod restarts;
 mod search;
@@ -67,6 +69,7 @@ pub use bound::{Bound, lower_bound};
 pub use draw::draw;
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
+pub use planned_run::{PlannedKind, PlannedRun, RunFileError};
 pub use record::{PlannedStep, StepError, slot_table, trace_of};
 pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};

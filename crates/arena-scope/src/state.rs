@@ -253,10 +253,10 @@ impl<D: Device> State<D> {
             plans.note_step(self.root.get(), self.deviating_steps(plan) > self.deviated_before);
             worth = plans.deviated_in_a_row(self.root.get()) > 0;
         }
-        if let (true, Some(observer)) = (recorded && worth, &*self.observer.borrow()) {
-            if planner.recorded(self.root.get(), observer.last()) {
-                taken.get_or_insert_with(self.root.get(), || ());
-            }
+        if let (true, Some(observer)) = (recorded && worth, &*self.observer.borrow())
+            && planner.recorded(self.root.get(), observer.last())
+        {
+            taken.get_or_insert_with(self.root.get(), || ());
         }
     }
 }

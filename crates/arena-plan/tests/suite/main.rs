@@ -5,6 +5,7 @@ mod files;
 mod formats;
 mod never_worse;
 mod optimum;
+mod planned_run;
 mod plans;
 #[cfg(feature = "cli")]
 mod program;
