@@ -328,6 +328,19 @@ fn a_kept_buffer_that_the_bump_would_have_room_for_makes_a_step_leave_its_plan()
 }
 
 #[test]
+fn a_step_does_not_leave_its_plan_below_what_was_bumped_above_it() {
+    let (mut steps, plan) = planned(&[0, 1]);
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    assert_eq!(ask(&steps), 0);
+    let above = steps.transient::<u8>(512, A256, 1).unwrap();
+    assert_eq!(above.offset_bytes(), 512);
+    assert!(ask_for(&steps, 3100).unwrap_err().is_exhausted());
+    drop(above);
+    close(&steps, root).unwrap();
+}
+
+#[test]
 fn a_plan_that_was_outgrown_says_so_and_the_next_step_is_bumped() {
     let (mut steps, plan) = planned(&[0, 15]);
     steps.select_plan(Some(plan));
