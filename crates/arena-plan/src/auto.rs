@@ -14,8 +14,8 @@ use crate::solve::Options;
 /// After this many consecutive steps that deviate, the step is recorded and planned again.
 pub const PATIENCE: u32 = 8;
 
-/// Records that wait for the thread at most; others are recorded again later. So a loop whose steps never repeat
-/// takes no more host memory with each step.
+/// The most records that wait for the thread. A record that finds no room is dropped, and a later step is recorded
+/// instead. So the host memory of a loop whose steps never repeat does not grow.
 const WAITING: usize = 4;
 
 /// Solves recorded steps on a separate thread, which ends when the planner is dropped.

@@ -32,7 +32,8 @@ pub(crate) fn holds(instance: &Instance, offsets_bytes: &[u64], limits: &[u64]) 
     ends.zip(limits).all(|((buffer, offset), limit)| offset + buffer.size_bytes <= *limit)
 }
 
-/// Above so many buffers only the order of births is tried: the others take their square in time.
+/// With more buffers than this only the order of births is tried: the time of the others grows with the square of
+/// their number.
 const MOST: usize = 4096;
 
 /// Offsets that hold the limits, with the lowest peak that a few orders find. In the order of births there are

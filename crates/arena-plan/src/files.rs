@@ -5,7 +5,7 @@
 //! can be seen, also after a crash.
 //!
 //! A temporary file is locked while its writer lives. So each call of [`write()`] first removes what killed runs left
-//! in that directory: files of our name pattern that nobody locks.
+//! in that directory: files of our name pattern without a lock.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -225,9 +225,9 @@ mod tests {
     #[test]
     fn drops_are_logged_where_they_happened_and_late_ones_not_at_all() {
         let steps = steps();
+        let watch = Watch::Record(StepLog::default());
         // SAFETY: as above.
-        let root =
-            unsafe { steps.open_root_watched("root", None, Watch::Record(StepLog::default())) };
+        let root = unsafe { steps.open_root_watched("root", None, watch) };
         let [a, b, c, late] = [(); 4].map(|()| made(&steps, 1));
         drop(a);
         let plain = steps.transient::<u8>(256, A256, 1).unwrap();

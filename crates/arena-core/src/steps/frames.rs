@@ -99,7 +99,7 @@ impl FrameId {
         self.0.get() >> FRAME_BITS
     }
 
-    /// Its own number, counted from 1 in its arena; 0 is none.
+    /// Its own number, counted from 1 in its arena; 0 stands for no frame.
     pub(crate) const fn number(self) -> u64 {
         (self.0.get() & ((1 << FRAME_BITS) - 1)) - 1
     }

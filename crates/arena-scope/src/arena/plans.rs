@@ -1,0 +1,171 @@
+//! The arena's plans: installing them, and what was not as planned.
+
+use arena_core::{DeviationSite, Deviations, Device, Error, SlotTable, Span, StepLog};
+
+use super::Arena;
+use crate::planner::{Planner, Planning};
+use crate::step_key::{KeyMap, StepKey};
+
+impl<D: Device> Arena<D> {
+    /// Root scopes of this key follow the plan from now on. Their transient buffers lie where the plan says, above
+    /// the mark. The bump serves every request that is not as planned, above the plan; or from there on
+    /// where the plan [yields](SlotTable::yielding). Other root scopes are bumped from the mark on, of the same name too:
+    /// see [`share_plan`](Self::share_plan).
+    ///
+    /// This sets the mark if it is not set. It replaces an earlier plan for the same key.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Exhausted`](arena_core::ErrorKind::Exhausted) when the plan does not fit above the
+    /// mark; nothing is changed then.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// let table = SlotTable::new(&[slot, slot])?; // the second buffer gets the bytes of the first
+    /// arena.install_plan("train", table)?;
+    /// let peak_bytes = arena.scope_named("train", |step| {
+    ///     drop(step.alloc::<u8>(256)?);
+    ///     drop(step.alloc::<u8>(256)?);
+    ///     arena_scope::Ok(step.stats().used_bytes)
+    /// })?;
+    /// assert_eq!(peak_bytes, 256);
+    /// # arena_scope::Ok(())
+    /// ```
+    pub fn install_plan(&mut self, key: impl Into<StepKey>, table: SlotTable) -> Result<(), Error> {
+        self.state.settle_all();
+        self.state.install_plan(key.into(), table)
+    }
+
+    /// Root scopes of `key` follow the plan of `with` too, whose slots must serve them: the short last batch of an
+    /// epoch asks for less than the whole ones, in the same order. [`SlotTable::serves`] tells whether they do.
+    /// Returns whether `with` has a plan; if not, nothing is changed.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::StepKey;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
+    /// let whole = StepKey::named("train").variant(32); // images
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// arena.install_plan(whole, SlotTable::new(&[slot; 2])?)?;
+    /// assert!(arena.share_plan(whole.variant(7), whole));
+    /// let used_bytes = arena.scope_with(whole.variant(7), |step| {
+    ///     drop(step.alloc::<u8>(56)?);
+    ///     drop(step.alloc::<u8>(56)?); // in the same place
+    ///     arena_scope::Ok(step.stats().used_bytes)
+    /// })?;
+    /// assert_eq!(used_bytes, 256);
+    /// # arena_scope::Ok(())
+    /// ```
+    pub fn share_plan(&mut self, key: impl Into<StepKey>, with: impl Into<StepKey>) -> bool {
+        self.state.settle_all();
+        self.state.share_plan(key.into(), with.into())
+    }
+
+    /// Lets `planner` make plans while the loop runs. It gets the record of the first step of each kind. It gets
+    /// another record when `patience` consecutive steps (at least 1) deviated from their plan and the next one
+    /// deviates too. A plan that is ready is installed when the next root scope opens. Steps are observed from
+    /// now on.
+    pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
+        if self.state.observer.get_mut().is_none() {
+            self.observe(None);
+        }
+        self.state.set_planner(Planning {
+            planner,
+            patience: patience.max(1),
+            taken: KeyMap::default(),
+        });
+    }
+
+    /// How often steps deviated since the plan for this key was installed; `None` without a plan.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
+    /// arena.scope_named("train", |step| step.alloc::<u8>(300).map(drop))?;
+    /// let deviations = arena.plan_deviations("train").expect("there is a plan");
+    /// assert_eq!((deviations.larger, deviations.missing), (1, 1)); // no request took the slot
+    /// assert_eq!(arena.plan_deviations("evaluation"), None);
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn plan_deviations(&self, key: impl Into<StepKey>) -> Option<Deviations> {
+        let plan = self.state.plans.borrow().find(key.into())?;
+        self.state.steps.plan_deviations(plan)
+    }
+
+    /// The calls in the program whose requests were not as planned since the plan for this key was installed,
+    /// each with a count. At most the first 32 calls are kept.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
+    /// for _ in 0..2 {
+    ///     arena.scope_named("train", |step| step.alloc::<u8>(300).map(drop))?;
+    /// }
+    /// let sites = arena.plan_deviation_sites("train");
+    /// assert_eq!((sites.len(), sites[0].count), (1, 2)); // one call, twice
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn plan_deviation_sites(&self, key: impl Into<StepKey>) -> Vec<DeviationSite> {
+        let plan = self.state.plans.borrow().find(key.into());
+        plan.map_or_else(Vec::new, |plan| self.state.steps.plan_deviation_sites(plan))
+    }
+
+    /// Where the plan for this key lies in the region; `None` without a plan.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
+    /// let weights = arena.persistent::<u8>(256)?;
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 100, alignment: Alignment::DEFAULT };
+    /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
+    /// let span = arena.plan_span("train").expect("there is a plan");
+    /// assert_eq!((span.start_bytes, span.end_bytes), (256, 356)); // above the mark
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn plan_span(&self, key: impl Into<StepKey>) -> Option<Span> {
+        let plan = self.state.plans.borrow().find(key.into())?;
+        self.state.steps.plan_span(plan)
+    }
+
+    /// The requests, drops and scopes of the first step of a kind, from which a plan can be made. `None` if
+    /// [`record`](Self::record) was not called, or no such step has closed since.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.record(None);
+    /// arena.scope_named("train", |step| step.alloc::<f32>(8).map(drop))?;
+    /// let log = arena.recorded("train").expect("the step was recorded");
+    /// assert_eq!(log.events().len(), 4); // the scope opens, a request, its drop, the scope closes
+    /// assert!(arena.recorded("evaluation").is_none());
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn recorded(&self, key: impl Into<StepKey>) -> Option<StepLog> {
+        self.state.observer.borrow().as_ref()?.recorded(key.into())
+    }
+}
