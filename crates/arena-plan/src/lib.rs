@@ -43,6 +43,7 @@
 
 mod auto;
 mod bound;
+mod deadline;
 mod draw;
 pub mod formats;
 pub mod generate;
@@ -56,6 +57,7 @@ mod search;
 mod sections;
 mod skyline;
 mod solve;
+mod sweep;
 mod trace;
 mod validate;
 

@@ -64,6 +64,6 @@ impl Style {
         let scale = 0.5 * 200.0_f64.powf(random.random_range(0.0..1.0));
         let power: f64 = random.random_range(8.0..24.0);
         let weigh = |full: f64| 0.3 + scale * full.powf(power);
-        Self { rank, importance: model.fullness().into_iter().map(weigh).collect() }
+        Self { rank, importance: model.fullness.iter().copied().map(weigh).collect() }
     }
 }

@@ -2,6 +2,7 @@
 
 mod draw;
 mod formats;
+mod limits;
 mod optimum;
 mod plans;
 #[cfg(feature = "cli")]
