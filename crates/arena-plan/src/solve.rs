@@ -1,6 +1,7 @@
 //! The stages, the cheapest first. A stage starts only if the stages before it were not enough.
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -136,6 +137,50 @@ pub fn solve(instance: &Instance, options: &Options) -> Solution {
     }
 }
 
+/// Where the search aims between the target and the peak, when no capacity says so.
+///
+/// How hard an aim is does not follow from how low it is: a search mostly succeeds early or never. So each of
+/// several aims gets as many rounds as the others, and the target about as much work as all of them.
+#[derive(Default)]
+struct Ladder {
+    /// The rounds that each aim has had, the target among them.
+    rounds: HashMap<u64, u32>,
+    /// What went to the target, and to the other aims.
+    work: [u64; 2],
+}
+
+impl Ladder {
+    const AIMS: usize = 9;
+    /// A target that was not found in so many rounds gets a smaller share.
+    const PATIENCE: u32 = 24;
+
+    fn next(&self, target: u64, peak: u64) -> u64 {
+        let rounds = |aim: u64| self.rounds.get(&aim).copied().unwrap_or(0);
+        let share = if rounds(target) < Self::PATIENCE { 1 } else { 4 };
+        if self.work[1] / share > self.work[0] {
+            return target;
+        }
+        Self::aims(target, peak).into_iter().min_by_key(|&aim| rounds(aim)).unwrap_or(target)
+    }
+
+    /// Half, a quarter and an eighth of the way below the peak, and the roundest numbers: those stay the same
+    /// when the peak falls, and capacities are often round.
+    fn aims(target: u64, peak: u64) -> Vec<u64> {
+        let rung = |rung: u32| peak - ((peak - target) >> rung);
+        let mut aims: Vec<u64> = (1..=3).map(rung).filter(|&aim| aim < peak).collect();
+        for shift in (0..u64::BITS - 2).rev() {
+            let mut aim = (target + 1).next_multiple_of(1 << shift);
+            while aim < peak && aims.len() < Self::AIMS {
+                if aim & (1 << shift) != 0 && !aims.contains(&aim) {
+                    aims.push(aim);
+                }
+                aim += 1 << shift;
+            }
+        }
+        aims
+    }
+}
+
 struct Portfolio<'a> {
     packing: &'a Packing,
     options: &'a Options,
@@ -209,7 +254,8 @@ impl<'a> Portfolio<'a> {
         let mut restarts = if fixed { 0 } else { self.options.restart_budget };
         let work = AtomicU64::new(self.options.node_budget.saturating_mul(Self::WORK_PER_NODE));
         let mut searching = searcher.can_search(&|| self.deadline.has_passed());
-        for round in 0_u32.. {
+        let mut ladder = Ladder::default();
+        loop {
             for _ in 0..Self::RESTARTS_PER_ROUND.div_ceil(each) {
                 if restarts < each {
                     restarts = 0;
@@ -226,7 +272,7 @@ impl<'a> Portfolio<'a> {
                 }
             }
             if searching {
-                self.search(&searcher, round, &work);
+                self.search(&searcher, &mut ladder, &work);
                 searching = work.load(Ordering::Relaxed) > 0 && !self.impossible;
             }
             if self.done() || (restarts == 0 && !searching) {
@@ -235,9 +281,9 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// One round of search for the target; where no capacity was given, now and then also for the middle
-    /// between it and what is there.
-    fn search(&mut self, searcher: &Searcher<'_>, round: u32, work: &AtomicU64) {
+    /// One round of search, for the target or for a rung between it and what is there: whichever had less
+    /// of the work so far.
+    fn search(&mut self, searcher: &Searcher<'_>, ladder: &mut Ladder, work: &AtomicU64) {
         let deadline = self.deadline;
         let budget = Budget {
             work,
@@ -245,35 +291,28 @@ impl<'a> Portfolio<'a> {
             threads: self.options.threads.get(),
             seed: self.options.seed,
         };
-        let mut aim = self.target;
-        while aim < self.peak {
-            let mut offsets = self.offsets.clone();
-            let answer = searcher.round(round, aim, &mut offsets, &budget);
-            // Equal peaks are taken over too: one group may have got lower.
-            let peak = self.packing.peak(&offsets);
-            if peak < self.peak {
-                self.stage = Stage::Search;
-            }
-            self.peak = peak;
-            self.offsets = offsets;
-            if answer == Answer::Infeasible {
-                self.proved = self.proved.max(aim + 1);
-                self.target = self.target.max(aim + 1);
-                self.impossible = self.options.capacity_bytes.is_some();
-            }
-            let only_target = self.options.capacity_bytes.is_some() || round % 4 < 3;
-            if only_target || self.done() {
-                return;
-            }
-            if answer == Answer::Found {
-                return;
-            }
-            let middle = aim + (self.peak - aim).div_ceil(2);
-            if middle == self.peak {
-                return;
-            }
-            aim = middle;
+        let aim = match self.options.capacity_bytes {
+            Some(_) => self.target,
+            None => ladder.next(self.target, self.peak),
+        };
+        let between = aim != self.target;
+        let round = *ladder.rounds.entry(aim).and_modify(|round| *round += 1).or_insert(0);
+        let before = work.load(Ordering::Relaxed);
+        let mut offsets = self.offsets.clone();
+        let answer = searcher.round(round, !between, aim, &mut offsets, &budget);
+        // Equal peaks are taken over too: one group may have got lower.
+        let peak = self.packing.peak(&offsets);
+        if peak < self.peak {
+            self.stage = Stage::Search;
         }
+        self.peak = peak;
+        self.offsets = offsets;
+        if answer == Answer::Infeasible {
+            self.proved = self.proved.max(aim + 1);
+            self.target = self.target.max(aim + 1);
+            self.impossible = self.options.capacity_bytes.is_some();
+        }
+        ladder.work[usize::from(between)] += before - work.load(Ordering::Relaxed);
     }
 
     fn done(&self) -> bool {
@@ -345,5 +384,34 @@ impl<'a> Portfolio<'a> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_aims_at_fractions_of_the_way_and_at_round_numbers() {
+        assert_eq!(Ladder::aims(963, 1080), [1022, 1051, 1066, 1024, 992, 1056, 976, 1008, 1040]);
+        assert_eq!(Ladder::aims(7, 9), [8]);
+        assert_eq!(Ladder::aims(7, 8), [0; 0]);
+    }
+
+    #[test]
+    fn aims_have_equal_rounds_and_the_target_as_much_work_as_all_of_them() {
+        let mut ladder = Ladder::default();
+        let mut rounds = Vec::new();
+        for _ in 0..20 {
+            let aim = ladder.next(963, 1080);
+            *ladder.rounds.entry(aim).or_default() += 1;
+            ladder.work[usize::from(aim != 963)] += 1;
+            rounds.push(aim);
+        }
+        assert_eq!(rounds.iter().filter(|&&aim| aim == 963).count(), 10);
+        let mut others: Vec<u64> = rounds.into_iter().filter(|&aim| aim != 963).collect();
+        others.dedup();
+        assert_eq!(others.len(), 10);
+        assert_eq!(others[0], others[9]);
     }
 }

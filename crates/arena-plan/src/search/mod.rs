@@ -69,10 +69,12 @@ impl<'p> Searcher<'p> {
     }
 
     /// One round: looks for offsets with a peak of at most `capacity`, and improves `offsets` group by
-    /// group; groups that are within the capacity stay as they are.
+    /// group; groups that are within the capacity stay as they are. With `prove` one attempt may last until
+    /// it has shown that there are none.
     pub(crate) fn round(
         &self,
         round: u32,
+        prove: bool,
         capacity: u64,
         offsets: &mut [u64],
         budget: &Budget<'_>,
@@ -91,7 +93,7 @@ impl<'p> Searcher<'p> {
                 answer = Answer::Unknown;
                 continue;
             };
-            match search_group(model, round, capacity, budget) {
+            match search_group(model, round, prove, capacity, budget) {
                 Outcome::Found(found) => {
                     for (&item, offset) in model.origin.iter().zip(found) {
                         offsets[item as usize] = offset;
@@ -117,7 +119,13 @@ impl Group {
 }
 
 /// Threads take the round's attempts in turn; the first to end decides.
-fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -> Outcome {
+fn search_group(
+    model: &Model,
+    round: u32,
+    prove: bool,
+    capacity: u64,
+    budget: &Budget<'_>,
+) -> Outcome {
     let next_attempt = AtomicU64::new(0);
     let decided = AtomicBool::new(false);
     let outcome = Mutex::new(Outcome::Stopped);
@@ -132,7 +140,10 @@ fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -
             let style = Style::new(model, budget.seed, round, attempt);
             let ended = match Tree::new(model, capacity, style, blame) {
                 Some(mut tree) => {
-                    let ended = tree.run(orders::node_limit(model, round, attempt), &charge);
+                    let ended = tree.run(
+                        orders::node_limit(model, round, prove && attempt == PER_ROUND - 1),
+                        &charge,
+                    );
                     // What went wrong counts for the next attempts, less and less.
                     blame = tree.into_blame();
                     blame.iter_mut().for_each(|section| *section /= 2.0);
