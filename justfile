@@ -39,7 +39,7 @@ instructions *ARGUMENTS:
 
 # The tests of our crates under AddressSanitizer
 san:
-    ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arena-core -p arena-scope -p arena-plan -p arena-train --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
+    ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p watermark-arena-core -p arena-scope -p arena-plan -p arena-train --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile
 
 # The planner on public instances, which are not part of this repository: FOLDER/challenging and FOLDER/idealloc
 instances FOLDER:
@@ -47,7 +47,7 @@ instances FOLDER:
 
 # The CUDA tests on the stand-in driver, without a GPU; some need NVRTC (the recipe `kernels` installs it)
 cuda:
-    cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test '*' -- cuda
+    cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test '*' -- cuda
 
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
@@ -63,7 +63,7 @@ mutants *ARGUMENTS:
 
 # What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every version of the bindings on the stand-in
 full INSTANCES: mutants san (instances INSTANCES)
-    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda || exit 1; done
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
 ci:

@@ -1,7 +1,7 @@
 //! The guard form: a scope that ends where its guard does.
 //!
-//! A closure cannot `continue` or `break` the loop around it. A guard lets the loop do so, and every
-//! way out closes the scope. Even a guard that is forgotten loses nothing for good.
+//! A closure cannot `continue` or `break` the loop around it. With a guard the loop can, and every way out closes
+//! the scope. Even if a guard is leaked, the next scope gets its bytes back.
 
 use arena_scope::{Arena, ByteSize, Error, Host, Scope};
 

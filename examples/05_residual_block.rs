@@ -1,7 +1,7 @@
 //! A residual block, `y = x + W₂ relu(W₁ x)`: an outer and an inner buffer as operands of one call.
 //!
-//! `x` and `y` belong to the step. What the block needs in between lives in a scope of its own, so
-//! that a deep stack of blocks needs the scratch of one.
+//! `x` and `y` belong to the step. The temporary buffers of the block live in an inner scope, so a deep stack of
+//! blocks needs the temporary memory of only one block.
 
 use arena_scope::{Arena, ByteSize, Error, Host, Scope, Transient, View, ViewMut};
 

@@ -1,7 +1,7 @@
-//! How large must the region be? The program itself tells, on a device without memory.
+//! How large must the region be? The program finds out on a device without memory.
 //!
-//! The loop is written once, generic over the device. On `Probe` it runs for its shapes alone and
-//! says the smallest capacity; on `Host` it runs in exactly that, and in no byte less.
+//! The loop is written once, generic over the device. On `Probe` it runs only for its shapes and gives the smallest
+//! capacity. On `Host` it runs in exactly that capacity, and fails with one byte less.
 
 use arena_scope::{Arena, ByteSize, Device, Error, Host, Persistent, Probe, View, ViewMut};
 

@@ -1,8 +1,8 @@
 //! Out of memory in the middle of a step: what the error says, and a retry with a smaller batch.
 //!
-//! A request that does not fit says so at once and changes nothing. `?` leaves the scope, which puts
-//! the arena back to the mark, so that the next try starts clean. A step that says before what it needs
-//! is refused before its first kernel.
+//! A request that does not fit returns an error at once and changes nothing. `?` leaves the scope, which puts the
+//! cursor back to the mark, so the next try starts clean.
+//! A step that says in advance what it needs is refused before its first kernel.
 
 use arena_scope::{Arena, ByteSize, Error, Host, Persistent, Scope, ScopeOptions};
 

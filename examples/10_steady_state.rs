@@ -1,7 +1,7 @@
-//! The steady state: a loop that repeats itself, measured and asserted, and one that does not.
+//! The steady state: a loop that repeats, measured and asserted, and a loop that does not.
 //!
-//! A steady step gets the addresses of the first of its kind, calls the driver for no memory, keeps
-//! no new buffer and allocates nothing on the host's heap.
+//! A steady step gets the addresses of the first step of its kind, obtains no memory from the driver, keeps no new
+//! buffer, and allocates nothing on the host's heap.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::error::Error;

@@ -2,6 +2,11 @@
 //! `cargo run -p arena-examples --example 01_scope` and the like. This library holds nothing but the
 //! tests of the documents' code.
 
+/// The code in `README.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// The code in `docs/guide.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide.md")]

@@ -29,7 +29,7 @@ build() {
     fi
     rm -rf "$folder/tests"
     local package
-    for package in arena-core arena-scope arena-train; do
+    for package in watermark-arena-core arena-scope arena-train; do
         mkdir -p "$folder/tests/$package"
         # The paths of the test programs.
         "${cargo[@]}" test --package "$package" --features "$feature" --test '*' --no-run --message-format=json |

@@ -36,8 +36,7 @@ SWITCH = """
 pub(crate) mod mutants {
     pub(crate) fn is_on(number: u32) -> bool {
         static ON: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
-        let of = concat!(env!("CARGO_PKG_NAME"), " ");
-        *ON.get_or_init(|| std::env::var("MUTANT").ok()?.strip_prefix(of)?.parse().ok()) == Some(number)
+        *ON.get_or_init(|| std::env::var("MUTANT").ok()?.strip_prefix("CRATE ")?.parse().ok()) == Some(number)
     }
 }
 """
@@ -78,13 +77,14 @@ def apply(crate, mutants, contents):
         new = mutant["new"].replace("MUTANT", f"crate::mutants::is_on({number})")
         contents[name] = text.replace(mutant["old"], new).encode()
     root = f"crates/{crate}/src/lib.rs"
-    contents[root] += SWITCH.encode()
+    contents[root] += SWITCH.replace("CRATE", crate).encode()
     return lost
 
 
 def build(crates):
     """The test programs of each crate."""
-    packages = [word for crate in crates for word in ("--package", crate)]
+    manifests = [tomllib.loads((TREE / "crates" / crate / "Cargo.toml").read_text()) for crate in crates]
+    packages = [word for manifest in manifests for word in ("--package", manifest["package"]["name"])]
     command = ["cargo", "test", *packages, "--lib", "--tests", "--no-run", "--message-format=json"]
     # Most of the build is what others have written, and little of that is run often enough to be optimised.
     for package in ('"*"', "cuda-standin", "cublas-standin"):

@@ -18,6 +18,7 @@ const TYPES: &[(&str, &str)] = &[
     ("DeviationKind", "arena-core/src/plan/sites.rs"),
     ("DeviceError", "arena-core/src/error.rs"),
     ("DeviceErrorKind", "arena-core/src/error.rs"),
+    ("Shortage", "arena-core/src/error.rs"),
     ("GuardZone", "arena-core/src/error.rs"),
     ("BadAlignment", "arena-core/src/bytes.rs"),
     ("SlotTableError", "arena-core/src/plan/slots.rs"),

@@ -66,7 +66,7 @@ impl fmt::Display for ByteSize {
                 return write!(f, "{:.2} {unit}", self.0 as f64 / unit_bytes as f64);
             }
         }
-        write!(f, "{} bytes", self.0)
+        write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 
@@ -239,6 +239,7 @@ mod tests {
 
     #[rstest]
     #[case(0, "0 bytes")]
+    #[case(1, "1 byte")]
     #[case(1023, "1023 bytes")]
     #[case(1024, "1.00 KiB")]
     #[case(1_572_864, "1.50 MiB")]

@@ -191,15 +191,15 @@ pub enum ErrorKind {
         /// Alignment of each piece.
         alignment: Alignment,
     },
-    /// An operand does not start at a multiple of the alignment that was asked of it.
+    /// An operand does not start at a multiple of the alignment that was asked for.
     #[error(
-        "the operand starts at {address:#x}, which is no multiple of {alignment}: {} bytes behind one",
+        "the operand starts at {address:#x}, which is not a multiple of its alignment {alignment} (remainder {})",
         address & alignment.low_bits()
     )]
     Misaligned {
         /// The device address of its first element.
         address: u64,
-        /// The alignment that was asked of it.
+        /// The alignment that was asked for.
         alignment: Alignment,
     },
     /// A row layout was made for elements of another size, for which its rows are not aligned.
@@ -213,7 +213,7 @@ pub enum ErrorKind {
         /// Bytes of an element of the buffer.
         given: u64,
     },
-    /// A buffer still holds bytes that nobody wrote since they were poisoned.
+    /// A buffer still contains bytes that were not written since they were poisoned.
     #[error("{} was not written: element {index} still holds the poison pattern", Named(buffer))]
     Unwritten {
         /// The name that the caller gave the buffer.
@@ -221,10 +221,11 @@ pub enum ErrorKind {
         /// The first element that is unwritten.
         index: u64,
     },
-    /// Whether a buffer was written cannot be told from the poison pattern, which is a value of its type.
+    /// `check_written` cannot tell whether a buffer was written, because the poison pattern is a value of its type.
     #[error(
-        "whether `{buffer}` was written cannot be told: the poison pattern is a value of `{element}`; \
-         `check_written_by` can tell"
+        "`check_written` cannot tell whether {} was written, because the poison pattern is a value of \
+         `{element}`: use `check_written_by`",
+        Named(buffer)
     )]
     CannotTell {
         /// The name that the caller gave the buffer.
@@ -246,7 +247,7 @@ pub enum ErrorKind {
         /// The arena's device.
         device: String,
     },
-    /// Somebody wrote outside a buffer.
+    /// A write outside a buffer was found.
     #[error(transparent)]
     GuardZone(#[from] GuardZone),
     /// The device refused a call.
@@ -330,8 +331,8 @@ pub enum ErrorKind {
 /// the buffer's scope closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a write outside a buffer was found when scope {} closed: request {request} of the step, size \
-     {bytes} bytes, damaged at offset {offset_bytes} from the buffer's start",
+    "a write outside a buffer was found when scope {} closed: request {request} of the step, size in \
+     bytes {bytes}, damaged at offset {offset_bytes} from the buffer's start",
     Named(scope)
 )]
 #[non_exhaustive]
@@ -451,7 +452,7 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "out of arena memory: asked {} bytes at alignment {}, free {} of {} ({}); \
+            "out of arena memory (in bytes): asked {} at alignment {}, free {} of {} ({}); \
              mark {}, used {}, kept {}",
             self.asked_bytes,
             self.alignment,
@@ -470,7 +471,7 @@ impl fmt::Display for Exhausted {
             if let (Some(requests), Some(largest_bytes)) = (scope.requests, scope.largest_bytes) {
                 write!(
                     f,
-                    ", requests since its root scope opened {requests} (largest {largest_bytes} bytes)"
+                    ", requests since its root scope opened {requests} (largest {largest_bytes})"
                 )?;
             }
             write!(f, ", resets before {}", scope.resets)?;
@@ -505,7 +506,7 @@ pub struct DeviceError {
     pub kind: DeviceErrorKind,
 }
 
-/// How much was asked of a device that had less.
+/// How much memory was asked for, and how much the device had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes asked for.
@@ -522,8 +523,8 @@ pub struct Shortage {
 pub enum DeviceErrorKind {
     /// This call failed; others may succeed.
     Refused,
-    /// The device has less free memory than was asked for. The figures are missing where only the code of a failed
-    /// call is known, such as that of a call of cudarc.
+    /// The device has less free memory than was asked for. `None` where only the code of a failed call is known,
+    /// such as that of a call of cudarc.
     OutOfMemory(Option<Shortage>),
     /// The call is not allowed while a graph is captured on the arena's stream. The driver was not
     /// called, and the capture goes on.

@@ -39,12 +39,26 @@ fn device_error(reason: &str) -> DeviceError {
     "the buffer cannot be cut into aligned parts: length 1, parts 0, alignment 1"
 )]
 #[case(
+    ErrorKind::NoCapacity,
+    "the arena has no capacity, and there is no right default: give one to the builder. To find it, run one \
+     step of each kind on an arena of the device `Probe` and call `smallest_capacity_bytes()`"
+)]
+#[case(
+    ErrorKind::Misaligned { address: 0x1001, alignment: Alignment::DEFAULT },
+    "the operand starts at 0x1001, which is not a multiple of its alignment 256 (remainder 1)"
+)]
+#[case(
     ErrorKind::ElementMismatch { expected: 1, given: 4 },
     "the row layout is for elements of another size: bytes of an element in the layout 1, in the buffer 4"
 )]
 #[case(
     ErrorKind::Unwritten { buffer: String::new(), index: 0 },
     "(unnamed) was not written: element 0 still holds the poison pattern"
+)]
+#[case(
+    ErrorKind::CannotTell { buffer: String::new(), element: "u8" },
+    "`check_written` cannot tell whether (unnamed) was written, because the poison pattern is a value of `u8`: \
+     use `check_written_by`"
 )]
 #[case(
     ErrorKind::PlanInUse,
@@ -104,12 +118,12 @@ fn device_error(reason: &str) -> DeviceError {
 )]
 #[case(
     GuardZone::new(0, 1, -1).into(),
-    "a write outside a buffer was found when scope (unnamed) closed: request 0 of the step, size 1 bytes, \
+    "a write outside a buffer was found when scope (unnamed) closed: request 0 of the step, size in bytes 1, \
      damaged at offset -1 from the buffer's start"
 )]
 #[case(
     GuardZone { scope: "train", request: 1, bytes: 100, offset_bytes: 100 }.into(),
-    "a write outside a buffer was found when scope `train` closed: request 1 of the step, size 100 bytes, \
+    "a write outside a buffer was found when scope `train` closed: request 1 of the step, size in bytes 100, \
      damaged at offset 100 from the buffer's start"
 )]
 fn an_error_reads_as_a_sentence_at_its_extremes(#[case] kind: ErrorKind, #[case] text: &str) {
@@ -132,7 +146,7 @@ fn exhausted() -> Exhausted {
     }
 }
 
-const START: &str = "out of arena memory: asked 1 bytes at alignment 1, free 0 of 0 (0 bytes); mark 0, used 0, \
+const START: &str = "out of arena memory (in bytes): asked 1 at alignment 1, free 0 of 0 (0 bytes); mark 0, used 0, \
                      kept 0";
 const END: &str =
     ". Missing bytes: at least 1. Raise the capacity, or ask for less (a smaller batch)";
@@ -143,7 +157,7 @@ const END: &str =
 #[case::counted(
     Some(("train", Some((1, 1)))),
     None,
-    "; in scope `train` at depth 1, requests since its root scope opened 1 (largest 1 bytes), resets before 0"
+    "; in scope `train` at depth 1, requests since its root scope opened 1 (largest 1), resets before 0"
 )]
 #[case::under_a_plan(
     None,

@@ -74,7 +74,7 @@ pub use signature::StepSignature;
 pub use stats::Stats;
 pub use step_log::{StepEvent, StepLog};
 
-/// What `arena-scope` is made of. Nobody else may call it: it can change with every version.
+/// What `arena-scope` is built on. No other crate may use it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
     pub use crate::detached::Detached;
@@ -94,3 +94,8 @@ pub use half;
 
 // Offsets and addresses are `u64`; slices of them need a `usize` as wide.
 static_assertions::const_assert_eq!(usize::BITS, 64);
+
+/// The code in the README of this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,7 +1,7 @@
 //! Why an arena is not `Sync`, in words that the compiler prints.
 
 /// Implemented by nothing. `Steps` and `arena-scope`'s state are `Sync` only where this trait holds, so they
-/// never are. Without it the compiler would name each private cell in an error of its own.
+/// never are. Without it the compiler would report a separate error for each private cell.
 #[diagnostic::on_unimplemented(
     message = "the scopes, guards and transient buffers of an arena stay on its thread",
     label = "this would use them on another thread",

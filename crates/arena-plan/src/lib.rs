@@ -71,3 +71,8 @@ pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};
 pub use trace::{Trace, TraceError};
 pub use validate::{Violation, validate, validate_peak};
+
+/// The code in the README of this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

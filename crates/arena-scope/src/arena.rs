@@ -37,9 +37,9 @@ pub struct ArenaBuilder<D> {
 }
 
 impl<D: Device> ArenaBuilder<D> {
-    /// The region's size: a [`ByteSize`], which is never rounded, or a [`Capacity`], such as a fraction of the
-    /// device's memory. It must be given: no default would be right. An arena on the device [`Probe`] tells the
-    /// [smallest](Arena::smallest_capacity_bytes) that serves a program.
+    /// The size of the region: a [`ByteSize`], which is never rounded, or a [`Capacity`], such as a fraction of the
+    /// device's memory. It is required, because no default would suit. An arena on the device [`Probe`] reports the
+    /// [smallest capacity](Arena::smallest_capacity_bytes) for a program.
     ///
     /// ```
     /// use arena_scope::{Arena, ByteSize, Capacity, Host};
@@ -90,7 +90,7 @@ impl<D: Device> ArenaBuilder<D> {
     /// let region = arena.base_address()..arena.base_address() + 4096;
     /// arena.scope(|step| {
     ///     let buffer = step.alloc::<f32>(8)?;
-    ///     assert!(!region.contains(&buffer.address())); // an allocation of its own
+    ///     assert!(!region.contains(&buffer.address())); // a separate allocation
     ///     assert_eq!(buffer.offset_bytes(), 0); // the offset stays that of the bump
     ///     arena_scope::Ok(())
     /// })?;
@@ -395,7 +395,7 @@ impl<D: Device> Arena<D> {
     /// arena.observe(None);
     /// let mut signature_of = |len: usize| {
     ///     arena.scope(|step| step.alloc::<f32>(len).map(drop))?;
-    ///     arena_scope::Ok(arena.signature().expect("the step was observed"))
+    ///     arena_scope::Ok(arena.last_step_signature().expect("the step was observed"))
     /// };
     /// let first = signature_of(10)?;
     /// assert_eq!(signature_of(10)?, first);
@@ -515,7 +515,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
     /// let table = SlotTable::new(&[slot, slot])?; // the second buffer gets the bytes of the first
     /// arena.install_plan("train", table)?;
@@ -548,7 +550,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
     /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
     /// arena.scope_named("train", |step| step.alloc::<u8>(300).map(drop))?;
@@ -569,7 +573,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
     /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
     /// for _ in 0..2 {
@@ -590,7 +596,9 @@ impl<D: Device> Arena<D> {
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
-    /// # use arena_core::{Alignment, PlannedSlot, SlotTable};
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
     /// let weights = arena.persistent::<u8>(256)?;
     /// let slot = PlannedSlot { offset_bytes: 0, bytes: 100, alignment: Alignment::DEFAULT };
     /// arena.install_plan("train", SlotTable::new(&[slot])?)?;
@@ -763,8 +771,8 @@ impl<D: Device> Arena<D> {
 }
 
 impl Arena<Probe> {
-    /// The smallest capacity in bytes that serves the requests made so far, in their order and with
-    /// the padding of the kept part.
+    /// The smallest capacity in bytes for the requests made so far, in their order and with the padding of the
+    /// kept part.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host, Probe};

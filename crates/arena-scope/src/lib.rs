@@ -75,7 +75,7 @@ pub use arena_core::{cuda, cudarc};
 pub use arena_core::{device, layout};
 pub use bumpalo;
 
-/// What an [`Error`] holds: the facts of each kind that has a type of its own.
+/// The types inside an [`Error`]: the facts of the kinds that have a separate type.
 pub mod errors {
     pub use arena_core::{
         BadAlignment, DeviceError, DeviceErrorKind, Exhausted, GuardZone, ParseByteSizeError,
@@ -83,7 +83,7 @@ pub mod errors {
     };
 }
 
-/// Plans: a step's buffers at offsets that are chosen before it runs, and what was not as planned.
+/// Plans: offsets for the buffers of a step that are chosen before it runs, and deviations from them.
 ///
 /// `arena-plan` makes them.
 pub mod plan {
@@ -96,7 +96,7 @@ pub mod record {
     pub use arena_core::{StepEvent, StepLog, StepSignature};
 }
 
-/// The steady state: whether each step of a loop does what the first of its kind did.
+/// The steady state: whether each step of a loop repeats the first step of its kind.
 pub mod steady {
     pub use crate::steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
 }
@@ -127,7 +127,7 @@ pub use arena_core::half;
 pub mod prelude {
     pub use crate::{
         Arena, ByteSize, Device, Error, Guard, Host, HostVisible, Persistent, Reset, Scope,
-        ScopeOptions, StepKey, Transient, View, ViewMut,
+        ScopeOptions, StepBuffer, StepKey, Transient, View, ViewMut,
     };
 }
 
@@ -153,7 +153,7 @@ pub const fn Ok<T>(value: T) -> Result<T, Error> {
     Result::Ok(value)
 }
 
-/// The README's example is run as a doc test.
+/// The code in the README of this crate.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

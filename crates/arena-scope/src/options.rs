@@ -4,7 +4,7 @@ use arena_core::Reset;
 
 use crate::step_key::StepKey;
 
-/// How a scope is opened, where the defaults do not suit: its key, its reset policy, and what it needs.
+/// How a scope is opened, where the defaults do not suit: its key, its reset policy, and the bytes that it needs.
 ///
 /// ```
 /// use arena_scope::{Reset, ScopeOptions};
@@ -46,22 +46,20 @@ impl ScopeOptions {
         self
     }
 
-    /// Opens only if so many bytes are free from the scope's start on: the mark for a root scope, the
-    /// cursor for an inner one. Otherwise opening fails with
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted), before any work of the step is queued; no
-    /// scope is open then, and the mark and every buffer are as before.
+    /// The scope opens only if this many bytes are free above its start: the mark for a root scope, the cursor for
+    /// an inner scope. Otherwise opening fails with [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted), before
+    /// any work of the step is queued. No scope is open then, and nothing has changed.
     ///
-    /// `bytes` is what the scope is known to take, padding included: the high-water of such a scope, on the
-    /// probe or in an earlier step, less its start. It is a check and no reservation, so requests may also
-    /// take more or less. Where the step follows a plan, the plan's bytes count as free: buffers will lie in
-    /// them.
+    /// `bytes` includes padding: it is the high-water of such a scope, on the probe or in an earlier step, minus
+    /// its start. It is a check, not a reservation, so the requests of the scope may take more or less. If the
+    /// step follows a plan, the bytes of the plan count as free.
     ///
     /// ```
     /// use arena_scope::{Arena, ByteSize, Host, ScopeOptions};
     ///
     /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let step = ScopeOptions::named("train").needs(5000);
-    /// let error = arena.scope_with(step, |_| arena_scope::Ok(())).unwrap_err();
+    /// let error = arena.scope_with(step, |_| arena_scope::Ok(())).unwrap_err(); // before the closure runs
     /// let full = error.as_exhausted().expect("5000 bytes do not fit into 4096");
     /// assert_eq!((full.asked_bytes, full.missing_bytes), (5000, 904));
     /// # arena_scope::Ok(())

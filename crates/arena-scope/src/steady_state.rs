@@ -237,7 +237,7 @@ pub enum NotSteady {
     },
     /// The kept part grows: the loop makes persistent buffers and does not drop them.
     #[error(
-        "{key} makes persistent buffers in its steps and keeps them: the kept part grew by {} after the third step",
+        "{key} makes persistent buffers in its steps and keeps them (kept after the third step: {})",
         ByteSize::bytes_exact(*grown_bytes)
     )]
     KeptGrows {
@@ -254,4 +254,43 @@ pub enum NotSteady {
         /// The most in one step.
         allocations: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const KEY: StepKey = StepKey::named("train");
+
+    fn divergence(at: Option<DivergenceAt>) -> NotSteady {
+        NotSteady::Addresses(Divergence { key: KEY, step: 2, at })
+    }
+
+    #[rstest]
+    #[case(
+        divergence(Some(DivergenceAt { request: 0, expected: None, found: None })),
+        "addresses changed: step 2 of `train` (0) differs at its request 0, counted from 0: it had already \
+         ended, where step 1 had already ended"
+    )]
+    #[case(
+        divergence(None),
+        "addresses changed: step 2 of `train` (0) has other addresses than step 1; record the steps \
+         (`Arena::record`) to see from which request on"
+    )]
+    #[case(
+        NotSteady::DriverAllocations { key: KEY, allocations: 1 },
+        "`train` (0): driver allocations after the first step: 1"
+    )]
+    #[case(
+        NotSteady::KeptGrows { key: KEY, grown_bytes: 1 },
+        "`train` (0) makes persistent buffers in its steps and keeps them (kept after the third step: 1 byte)"
+    )]
+    #[case(
+        NotSteady::HeapAllocations { key: KEY, allocations: 1 },
+        "`train` (0): host heap allocations in a steady step: 1"
+    )]
+    fn a_broken_promise_reads_as_a_sentence(#[case] broken: NotSteady, #[case] text: &str) {
+        assert_eq!(broken.to_string(), text);
+    }
 }

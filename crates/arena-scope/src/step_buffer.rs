@@ -1,4 +1,4 @@
-//! The second form of a step's buffer: without a lifetime, for the fields of programs that exist.
+//! The second form of a step's buffer: without a lifetime, for the fields of existing programs.
 
 use std::fmt;
 use std::marker::PhantomData;

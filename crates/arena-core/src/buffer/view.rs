@@ -122,11 +122,11 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         alignment.divides(self.address)
     }
 
-    /// This view, if its address is a multiple of `alignment_bytes`. A layer or a launch asks this of an
-    /// operand before a kernel that needs it: one with vector loads would end the CUDA context. What
-    /// kernels and libraries need has names, such as [`Alignment::VECTOR_LOAD`].
+    /// This view, if its address is a multiple of `alignment_bytes`. A layer or a launch calls it before a kernel
+    /// that needs the alignment: a kernel with vector loads on another address breaks the CUDA context. The
+    /// alignments that kernels and libraries need have names, such as [`Alignment::VECTOR_LOAD`].
     ///
-    /// A whole buffer is as aligned as it was asked for; a view into its middle may be less.
+    /// A whole buffer has the alignment of its request; a view that starts in its middle may have less.
     ///
     /// ```
     /// use arena_core::{ByteSize, ErrorKind, Host, RawArena};
@@ -142,7 +142,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Errors
     ///
     /// [`ErrorKind::Misaligned`] with the address and the alignment; [`ErrorKind::BadAlignment`] when
-    /// `alignment_bytes` is no power of two.
+    /// `alignment_bytes` is not a power of two.
     pub fn aligned(self, alignment_bytes: u64) -> Result<Self, Error> {
         check_aligned(self.address, alignment_bytes)?;
         Ok(self)

@@ -48,7 +48,7 @@ pub struct Obtained<M> {
 pub struct DeviceMemory {
     /// The device's name, for messages.
     pub device: String,
-    /// Bytes that nobody holds.
+    /// Bytes that are free.
     pub free_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
@@ -271,7 +271,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DeviceErrorKind::InCapture`](crate::DeviceErrorKind::InCapture), or the device's refusal to
+    /// [`DeviceErrorKind::InCapture`], or the device's refusal to
     /// tell.
     fn refuse_in_capture(&self, call: &'static str) -> Result<(), DeviceError> {
         let _ = call;
@@ -329,7 +329,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
 ///    that were made to wait for that work, with the addresses and values of those calls. None of it runs
 ///    before [`launch`](Self::launch).
 /// 2. **What needs the host is refused meanwhile**, with
-///    [`DeviceErrorKind::InCapture`](crate::DeviceErrorKind::InCapture): obtaining memory, copies from and to
+///    [`DeviceErrorKind::InCapture`]: obtaining memory, copies from and to
 ///    the host, both kinds of synchronising, and
 ///    [`refuse_in_capture`](Device::refuse_in_capture). So a graph holds no host address.
 /// 3. **A launch is a call in stream order** (duties 3 to 8 of [`Device`]): it does the work once, as one

@@ -191,7 +191,7 @@ fn an_operand_is_aligned_as_asked_or_says_where_it_starts<D: Device>(device: D) 
                         panic!("{error}")
                     };
                     assert_eq!((*at, alignment.bytes()), (address, bytes));
-                    let behind = format!(": {} bytes behind one", address % bytes);
+                    let behind = format!("(remainder {})", address % bytes);
                     assert!(error.to_string().ends_with(&behind), "{error}");
                 }
             }

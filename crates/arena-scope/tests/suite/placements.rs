@@ -311,7 +311,7 @@ fn a_write_one_byte_outside_a_buffer_is_found_at_the_close_and_names_the_buffer(
         .unwrap_err();
     let GuardZone { scope, request, bytes, offset_bytes, .. } = *found(&error);
     assert_eq!((scope, request, bytes, offset_bytes), ("train", 1, 100, offset));
-    assert!(error.to_string().contains("request 1 of the step, size 100 bytes"), "{error}");
+    assert!(error.to_string().contains("request 1 of the step, size in bytes 100"), "{error}");
     assert_eq!(traffic(&counts), (3, 3), "all the same everything is released");
     // It is told once, and the arena goes on.
     arena.scope(|step| step.upload(&[1_u8; 100]).map(drop))

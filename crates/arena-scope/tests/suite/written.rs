@@ -138,7 +138,7 @@ fn poison_is_told<T: Pod + PartialEq>(written: T) -> Result<Option<bool>, Error>
             Err(error) if matches!(error.kind(), ErrorKind::CannotTell { .. }) => {
                 assert!(matches!(short.kind(), ErrorKind::CannotTell { .. }), "{short}");
                 let element = std::any::type_name::<T>();
-                assert!(error.to_string().contains("`buffer` was written cannot be told"));
+                assert!(error.to_string().contains("cannot tell whether `buffer` was written"));
                 assert!(error.to_string().contains(element), "{error}");
                 Ok(None)
             }

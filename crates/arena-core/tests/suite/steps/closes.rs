@@ -205,7 +205,7 @@ fn after_an_order_was_lost_nothing_is_cleared_and_no_separate_buffer_released() 
 }
 
 #[test]
-fn a_join_that_panicked_is_made_up_for_before_the_bytes_are_used_again() {
+fn a_wait_that_panicked_is_made_up_for_before_the_bytes_are_used_again() {
     for seed in 0..super::SEEDS {
         let (steps, _) = late(seed, Placement::Bump, Reset::Keep);
         let side = steps.region().device().stream().another();
