@@ -53,10 +53,14 @@ fn a_plan_for_which_there_was_no_time_is_that_of_an_allocator() {
 #[rstest]
 #[case::dense(random(4_000, 100_000, 50_000))]
 #[case::denser(random(20_000, 100_000, 50_000))]
-fn the_default_is_over_after_some_seconds(#[case] buffers: Vec<Buffer>) {
+fn a_node_budget_is_over_after_some_seconds_however_much_a_node_looks_at(
+    #[case] buffers: Vec<Buffer>,
+) {
     let instance = Instance::new(buffers).unwrap();
+    // A twelfth of the default, which takes about a second.
+    let options = Options { node_budget: 500_000, ..Options::default() };
     let begin = Instant::now();
-    let _ = solve(&instance, &Options::default());
+    let _ = solve(&instance, &options);
     let elapsed = begin.elapsed();
     assert!(elapsed <= Duration::from_secs(9), "{elapsed:?}");
 }
