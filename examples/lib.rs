@@ -16,3 +16,8 @@ struct Guide;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/errors.md")]
 struct Errors;
+
+/// The code in `docs/planning.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/planning.md")]
+struct Planning;

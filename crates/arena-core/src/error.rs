@@ -393,16 +393,9 @@ pub struct PlanFacts {
     pub deviations: Deviations,
     /// The last deviation whose call is known: often this request.
     pub last: Option<DeviationSite>,
-}
-
-impl PlanFacts {
-    pub(crate) const fn new(
-        peak_bytes: u64,
-        deviations: Deviations,
-        last: Option<DeviationSite>,
-    ) -> Self {
-        Self { peak_bytes, deviations, last }
-    }
+    /// Whether the plan is what does not fit: the bump alone would have had room for the request. The next step of
+    /// this kind is bumped.
+    pub is_outgrown: bool,
 }
 
 /// What is known about the scope that asked.
@@ -476,10 +469,16 @@ impl fmt::Display for Exhausted {
             }
             write!(f, ", resets before {}", scope.resets)?;
         }
-        if let Some(PlanFacts { peak_bytes, deviations, last }) = &self.plan {
+        if let Some(PlanFacts { peak_bytes, deviations, last, is_outgrown }) = &self.plan {
             write!(f, "; its plan takes {peak_bytes} bytes, deviations so far: {deviations}")?;
             if let Some(site) = last {
                 write!(f, "; the last one: {site}")?;
+            }
+            if *is_outgrown {
+                f.write_str(
+                    ". The plan does not fit, though the step would without it: the next step of this kind does \
+                     not follow it",
+                )?;
             }
         }
         write!(

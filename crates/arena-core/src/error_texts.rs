@@ -161,9 +161,26 @@ const END: &str =
 )]
 #[case::under_a_plan(
     None,
-    Some(PlanFacts::new(0, Deviations { larger: 1, steps: 1, ..Deviations::default() }, None)),
+    Some(PlanFacts {
+        peak_bytes: 0,
+        deviations: Deviations { larger: 1, steps: 1, ..Deviations::default() },
+        last: None,
+        is_outgrown: false,
+    }),
     "; its plan takes 0 bytes, deviations so far: 1 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
      0 smaller (steps that deviated: 1)"
+)]
+#[case::under_a_plan_that_is_what_does_not_fit(
+    None,
+    Some(PlanFacts {
+        peak_bytes: 1,
+        deviations: Deviations::default(),
+        last: None,
+        is_outgrown: true,
+    }),
+    "; its plan takes 1 bytes, deviations so far: 0 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
+     0 smaller (steps that deviated: 0). The plan does not fit, though the step would without it: the next \
+     step of this kind does not follow it"
 )]
 fn out_of_memory_says_what_is_known(
     #[case] scope: Option<(&'static str, Option<(u64, u64)>)>,

@@ -242,7 +242,11 @@ impl<D: Device> Steps<D> {
         self.ready()?;
         self.region.device().refuse_in_capture("persistent")?;
         let alignment = alignment.max(Alignment::of::<T>());
-        let placed = self.zones.place_persistent(bytes_of::<T>(len)?, alignment);
+        let bytes = bytes_of::<T>(len)?;
+        let mut placed = self.zones.place_persistent(bytes, alignment);
+        if placed.is_err() && self.leave_plan_for(bytes, alignment) {
+            placed = self.zones.place_persistent(bytes, alignment);
+        }
         let (span, kept) = placed.map_err(|error| self.asked(error, asked))?;
         if let (true, Some(demand)) = (kept, &self.demand) {
             demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());

@@ -194,7 +194,9 @@ impl Zones {
     pub(crate) fn take_back(&self, before_bytes: u64, span: Span) -> bool {
         let is_last = span.is_empty() || self.cursor_bytes() == span.end_bytes;
         if is_last && !span.is_empty() {
-            self.set_cursor_address(self.base_address + before_bytes);
+            // The cursor was higher before if the request made the step leave its plan.
+            let to_bytes = before_bytes.min(span.start_bytes);
+            self.set_cursor_address(self.base_address + to_bytes);
         }
         is_last
     }

@@ -1,7 +1,7 @@
 //! Plans made beside the running loop: recorded from a step, solved on a thread, installed when ready.
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
 use arena_scope::plan::{Planner, SlotTable};
@@ -14,10 +14,14 @@ use crate::solve::Options;
 /// After this many consecutive steps that deviate, the step is recorded and planned again.
 pub const PATIENCE: u32 = 8;
 
+/// Records that wait for the thread at most; others are recorded again later. So a loop whose steps never repeat
+/// takes no more host memory with each step.
+const WAITING: usize = 4;
+
 /// Solves recorded steps on a separate thread, which ends when the planner is dropped.
 #[derive(Debug)]
 pub struct BackgroundPlanner {
-    records: Sender<(StepKey, StepLog)>,
+    records: SyncSender<(StepKey, StepLog)>,
     plans: Receiver<(StepKey, SlotTable)>,
 }
 
@@ -28,12 +32,13 @@ impl BackgroundPlanner {
     ///
     /// When the operating system cannot start a thread.
     pub fn start(options: Options) -> io::Result<Self> {
-        let (records, to_solve) = channel::<(StepKey, StepLog)>();
+        let (records, to_solve) = sync_channel::<(StepKey, StepLog)>(WAITING);
         let (solved, plans) = channel();
         thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
             for (key, log) in to_solve {
                 // A step that cannot be planned goes on as it is.
-                let planned = PlannedStep::solve(&log, &options).and_then(|step| step.slots());
+                let planned =
+                    PlannedStep::solve(&log, &options).and_then(|step| step.yielding_slots(&log));
                 if let Ok(table) = planned
                     && solved.send((key, table)).is_err()
                 {
@@ -46,9 +51,9 @@ impl BackgroundPlanner {
 }
 
 impl Planner for BackgroundPlanner {
-    fn recorded(&mut self, key: StepKey, log: &StepLog) {
+    fn recorded(&mut self, key: StepKey, log: &StepLog) -> bool {
         // Without its thread there are no more plans, and steps go on as they are.
-        let _ = self.records.send((key, log.clone()));
+        self.records.try_send((key, log.clone())).is_ok()
     }
 
     fn ready(&mut self) -> Option<(StepKey, SlotTable)> {

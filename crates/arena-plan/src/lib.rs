@@ -31,6 +31,7 @@
 //! |---|---|
 //! | [`Trace`], [`formats`] | where a step comes from: a recorder or a file |
 //! | [`PlannedStep`] | from an arena's record to a plan that it replays |
+//! | [`PlannedRun`] | from a whole program to an arena of just the bytes that its planned steps need |
 //! | [`AutoPlan`] | the same automatically, while the loop runs |
 //! | [`Instance`], [`Sections`] | what is to be planned, and its compressed time |
 //! | [`lower_bound`] | the bytes that every plan needs at least |
@@ -38,19 +39,23 @@
 //! | [`validate()`] | the independent judge that every plan passes |
 //! | [`Plan`] | what is saved and replayed |
 //! | [`draw()`] | a picture of a step, bumped and planned |
+//! | [`files`] | files written whole or not at all, and read within a limit |
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
 mod auto;
+mod below_bump;
 mod bound;
 mod deadline;
 mod draw;
+pub mod files;
 pub mod formats;
 pub mod generate;
 mod greedy;
 mod instance;
 mod packing;
 mod plan;
+mod planned_run;
 mod record;
 mod restarts;
 mod search;
@@ -66,6 +71,7 @@ pub use bound::{Bound, lower_bound};
 pub use draw::draw;
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
+pub use planned_run::{PlannedKind, PlannedRun, RunFileError};
 pub use record::{PlannedStep, StepError, slot_table, trace_of};
 pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};

@@ -1,23 +1,23 @@
 //! `arena-plan`: solves, checks and bounds steps from files.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::BufWriter;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use arena_plan::files::{Access, FileError};
 use arena_plan::formats::{self, InputError, Labelled, minimalloc};
-use arena_plan::{Options, Plan, draw, lower_bound, solve, validate};
+use arena_plan::{Options, Plan, draw, files, lower_bound, solve, validate};
 use clap::{Args, Parser, Subcommand};
 
 /// Plan the offsets of a step's buffers.
 ///
-/// Reads minimalloc CSV and traces of allocations (op,id,size_bytes,stream,step). The last line of the output is
-/// peak=N bound=N buffers=N seconds=S optimal=yes|no, in bytes. Exit status: 0 within the capacity, 1 not
-/// found or not valid, 2 bad input.
+/// Reads minimalloc CSV and traces of allocations (op,id,size_bytes,stream,step) from a regular file, or from the
+/// standard input if FILE is -. The last line of the output is peak=N bound=N buffers=N seconds=S optimal=yes|no, in
+/// bytes. Files are written whole or not at all. Exit status: 0 within the capacity, 1 not found, not valid or not
+/// written, 2 bad input.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -92,16 +92,24 @@ fn main() -> ExitCode {
         Command::Bound { file, step } => bound_file(&file, step),
         Command::Draw { file, step, out } => draw_file(&file, step, out.as_deref()),
     };
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("arena-plan: {error:#}");
-            ExitCode::from(2)
+    let ended = done.and_then(|(text, code)| {
+        files::print(&text)?;
+        Ok(code)
+    });
+    ended.unwrap_or_else(|error| {
+        let file = error.downcast_ref::<FileError>();
+        if !file.is_some_and(FileError::is_closed_output) {
+            files::tell(format_args!("arena-plan: {error:#}"));
         }
-    }
+        let unwritten = file.is_some_and(|file| file.access == Access::Write);
+        ExitCode::from(if unwritten { 1 } else { 2 })
+    })
 }
 
-fn solve_file(arguments: &Solve) -> Result<ExitCode> {
+/// What a command prints, after it has written its files; and its exit status.
+type Done = Result<(String, ExitCode)>;
+
+fn solve_file(arguments: &Solve) -> Done {
     let labelled = read(&arguments.file, arguments.step)?;
     let mut options = Options::default();
     if let Some(seconds) = arguments.seconds {
@@ -114,85 +122,84 @@ fn solve_file(arguments: &Solve) -> Result<ExitCode> {
     let solution = solve(&labelled.instance, &options);
     let plan = &solution.plan;
     if let Some(out) = &arguments.out {
-        let file = File::create(out).with_context(|| out.display().to_string())?;
-        let writer = BufWriter::new(file);
-        if is_plan(out) {
-            plan.save(writer).map_err(anyhow::Error::from)
-        } else {
-            minimalloc::write_solution(writer, &labelled, plan.offsets_bytes())
-                .map_err(anyhow::Error::from)
-        }
-        .with_context(|| out.display().to_string())?;
+        files::write(out, |to| {
+            if is_plan(out) {
+                Ok(plan.save(to)?)
+            } else {
+                minimalloc::write_solution(to, &labelled, plan.offsets_bytes())
+            }
+        })?;
     }
-    println!(
-        "sum={} requested={} found by {:?}",
+    let mut text = format!(
+        "sum={} requested={} found by {:?}\n",
         plan.instance().sum_bytes(),
         plan.bound().requested_bytes,
         solution.stage
     );
     if solution.proved_bytes > plan.bound().rounded_bytes {
-        println!("proved: no plan is below {}", solution.proved_bytes);
+        text += &format!("proved: no plan is below {}\n", solution.proved_bytes);
     }
-    report(plan, solution.elapsed, solution.is_optimal());
-    Ok(within(plan.peak_bytes(), arguments.capacity))
+    text += &report(plan, solution.elapsed, solution.is_optimal());
+    Ok((text, within(plan.peak_bytes(), arguments.capacity)))
 }
 
-fn check_file(path: &Path, capacity: Option<u64>) -> Result<ExitCode> {
+fn check_file(path: &Path, capacity: Option<u64>) -> Done {
     let begin = Instant::now();
-    let plan = if is_plan(path) {
-        load(path)?
+    let bytes = files::read(path)?;
+    let plan = if holds_plan(path, &bytes) {
+        load(path, &bytes)?
     } else {
-        let bytes = fs::read(path).with_context(|| path.display().to_string())?;
         let read = formats::text(&bytes).and_then(minimalloc::read_solution);
         let (labelled, offsets_bytes) = read.map_err(|error| located(path, &error))?;
         if let Err(violation) = validate(&labelled.instance, &offsets_bytes) {
-            eprintln!("arena-plan: {}: {violation}", path.display());
-            return Ok(ExitCode::from(1));
+            files::tell(format_args!("arena-plan: {}: {violation}", path.display()));
+            return Ok((String::new(), ExitCode::from(1)));
         }
         Plan::new(labelled.instance, offsets_bytes)?
     };
-    report(&plan, begin.elapsed(), plan.peak_bytes() == plan.bound().rounded_bytes);
-    Ok(within(plan.peak_bytes(), capacity))
+    let optimal = plan.peak_bytes() == plan.bound().rounded_bytes;
+    Ok((report(&plan, begin.elapsed(), optimal), within(plan.peak_bytes(), capacity)))
 }
 
-fn bound_file(path: &Path, step: Option<u64>) -> Result<ExitCode> {
+fn bound_file(path: &Path, step: Option<u64>) -> Done {
     let labelled = read(path, step)?;
     let begin = Instant::now();
     let bound = lower_bound(&labelled.instance);
-    println!(
-        "bound={} requested={} sum={} buffers={} seconds={:.6}",
+    let text = format!(
+        "bound={} requested={} sum={} buffers={} seconds={:.6}\n",
         bound.rounded_bytes,
         bound.requested_bytes,
         labelled.instance.sum_bytes(),
         labelled.instance.len(),
         begin.elapsed().as_secs_f64()
     );
-    Ok(ExitCode::SUCCESS)
+    Ok((text, ExitCode::SUCCESS))
 }
 
-fn draw_file(path: &Path, step: Option<u64>, out: Option<&Path>) -> Result<ExitCode> {
-    let plan = if is_plan(path) {
-        load(path)?
+fn draw_file(path: &Path, step: Option<u64>, out: Option<&Path>) -> Done {
+    let bytes = files::read(path)?;
+    let plan = if holds_plan(path, &bytes) {
+        load(path, &bytes)?
     } else {
-        solve(&read(path, step)?.instance, &Options::default()).plan
+        solve(&parse(path, &bytes, step)?.instance, &Options::default()).plan
     };
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let picture = draw(&plan, &name);
-    match out {
-        Some(out) => fs::write(out, picture).with_context(|| out.display().to_string())?,
-        None => print!("{picture}"),
-    }
-    Ok(ExitCode::SUCCESS)
+    let Some(out) = out else { return Ok((picture, ExitCode::SUCCESS)) };
+    files::write(out, |to| to.write_all(picture.as_bytes()))?;
+    Ok((String::new(), ExitCode::SUCCESS))
 }
 
-fn load(path: &Path) -> Result<Plan> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    Plan::load(file).with_context(|| path.display().to_string())
+fn load(path: &Path, bytes: &[u8]) -> Result<Plan> {
+    Plan::load(bytes).with_context(|| path.display().to_string())
 }
 
 fn read(path: &Path, step: Option<u64>) -> Result<Labelled> {
-    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-    formats::text(&bytes)
+    parse(path, &files::read(path)?, step)
+}
+
+fn parse(path: &Path, bytes: &[u8], step: Option<u64>) -> Result<Labelled> {
+    formats::text(bytes)
         .and_then(|text| formats::read(text, step))
         .map_err(|error| located(path, &error))
 }
@@ -203,19 +210,24 @@ fn located(path: &Path, error: &InputError) -> anyhow::Error {
     anyhow!("{}:{}:{}: {problem}", path.display(), position.line, position.column)
 }
 
+/// Whether an input is a plan. The standard input has no name, but no CSV begins with a brace.
+fn holds_plan(path: &Path, bytes: &[u8]) -> bool {
+    is_plan(path) || bytes.trim_ascii_start().starts_with(b"{")
+}
+
 fn is_plan(path: &Path) -> bool {
     path.extension().and_then(OsStr::to_str) == Some("json")
 }
 
-fn report(plan: &Plan, elapsed: Duration, optimal: bool) {
-    println!(
-        "peak={} bound={} buffers={} seconds={:.6} optimal={}",
+fn report(plan: &Plan, elapsed: Duration, optimal: bool) -> String {
+    format!(
+        "peak={} bound={} buffers={} seconds={:.6} optimal={}\n",
         plan.peak_bytes(),
         plan.bound().rounded_bytes,
         plan.instance().len(),
         elapsed.as_secs_f64(),
         if optimal { "yes" } else { "no" }
-    );
+    )
 }
 
 fn within(peak_bytes: u64, capacity: Option<u64>) -> ExitCode {

@@ -1,11 +1,12 @@
 //! A finished plan: where each buffer lies, its peak, and the program that it is for.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bound::{Bound, lower_bound};
+use crate::files::shortened;
 use crate::instance::{Buffer, Instance, InstanceError};
 use crate::validate::{Violation, validate};
 
@@ -42,11 +43,12 @@ pub struct Plan {
 #[non_exhaustive]
 pub enum PlanError {
     /// The file cannot be read, or [`Plan::save`] did not write it. The error says where.
-    #[error("{0}")]
-    Json(#[from] serde_json::Error),
+    #[error("{}", shortened(&.0.to_string()))]
+    Json(serde_json::Error),
     /// The file is of another kind or a later version.
     #[error(
-        "the file has format {format:?} version {version}; expected is format {FORMAT:?} version {VERSION}"
+        "the file has format {:?} version {version}; expected is format {FORMAT:?} version {VERSION}",
+        shortened(format)
     )]
     Format {
         /// The kind that it states.
@@ -61,7 +63,7 @@ pub enum PlanError {
     #[error(transparent)]
     Violation(#[from] Violation),
     /// A figure in the file does not match its buffers: the file was damaged or edited.
-    #[error("the plan states {what} {stated}, but its buffers give {found}")]
+    #[error("the plan states {what} {}, but its buffers give {found}", shortened(stated))]
     Stated {
         /// Which figure.
         what: &'static str,
@@ -92,6 +94,22 @@ pub enum PlanError {
         /// The buffer of the program.
         asked: Buffer,
     },
+}
+
+// By hand: derived, the cause would also be the source, which `anyhow` prints a second time and not shortened.
+impl From<serde_json::Error> for PlanError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
+}
+
+impl From<PlanError> for io::Error {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Json(error) => error.into(),
+            other => Self::other(other),
+        }
+    }
 }
 
 /// The file, field by field. Each buffer is `[birth, death, size, alignment, offset]`.
@@ -208,6 +226,8 @@ impl Plan {
 
     /// Writes the plan as JSON.
     ///
+    /// [`files::write`](crate::files::write()) saves it to a file, whole or not at all.
+    ///
     /// # Errors
     ///
     /// When writing fails.
@@ -246,7 +266,7 @@ impl Plan {
     ///
     /// Any [`PlanError`] except those of [`check_for`](Self::check_for). It never panics.
     pub fn load(from: impl Read) -> Result<Self, PlanError> {
-        let file: File = serde_json::from_reader(std::io::BufReader::new(from))?;
+        let file: File = serde_json::from_reader(io::BufReader::new(from))?;
         if file.format != FORMAT || file.version != VERSION {
             return Err(PlanError::Format { format: file.format, version: file.version });
         }

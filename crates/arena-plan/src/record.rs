@@ -9,6 +9,7 @@ use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::record::{StepEvent, StepLog};
 use thiserror::Error;
 
+use crate::below_bump;
 use crate::bound::{Bound, lower_bound};
 use crate::instance::{Instance, InstanceError};
 use crate::plan::Plan;
@@ -79,7 +80,11 @@ fn free(trace: &mut Trace, at: &mut HashMap<u64, usize>, offset_bytes: u64) {
 ///
 /// [`SlotTableError`] for more slots than an arena can follow, or an alignment that no region has.
 pub fn slot_table(plan: &Plan) -> Result<SlotTable, SlotTableError> {
-    let mut buffers: Vec<_> = plan.instance().buffers().iter().zip(plan.offsets_bytes()).collect();
+    slots_of(plan.instance(), plan.offsets_bytes())
+}
+
+fn slots_of(instance: &Instance, offsets_bytes: &[u64]) -> Result<SlotTable, SlotTableError> {
+    let mut buffers: Vec<_> = instance.buffers().iter().zip(offsets_bytes).collect();
     buffers.sort_by_key(|(buffer, _)| buffer.birth);
     let slots: Vec<PlannedSlot> = buffers
         .into_iter()
@@ -174,5 +179,20 @@ impl PlannedStep {
     /// As for [`slot_table`].
     pub fn slots(&self) -> Result<SlotTable, StepError> {
         Ok(slot_table(&self.plan)?)
+    }
+
+    /// The slots of a plan that [yields](SlotTable::yielding) to the bump, for the step that `log` records: this
+    /// plan if no buffer lies higher in it than under the bump, or else another in which none does. That one may
+    /// need more bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`slot_table`].
+    pub fn yielding_slots(&self, log: &StepLog) -> Result<SlotTable, StepError> {
+        let (instance, limits) = (self.plan.instance(), below_bump::limits(log));
+        if below_bump::holds(instance, self.plan.offsets_bytes(), &limits) {
+            return Ok(self.slots()?.yielding());
+        }
+        Ok(slots_of(instance, &below_bump::place(instance, &limits))?.yielding())
     }
 }

@@ -15,7 +15,7 @@ use crate::planner::{Planner, Planning};
 use crate::scope::{Scope, run};
 use crate::state::State;
 use crate::steady_state::{NotSteady, SteadyState};
-use crate::step_key::StepKey;
+use crate::step_key::{KeyMap, StepKey};
 
 /// One device region: persistent buffers at its bottom, the mark where they end, and scopes above the mark.
 /// When a root scope closes, the cursor goes back to the mark.
@@ -501,9 +501,10 @@ impl<D: Device> Arena<D> {
 
     // --- plans ----------------------------------------------------------------------------------
 
-    /// Root scopes of this key follow the plan from now on. So do root scopes of the same name whose variant has
-    /// no plan. Their transient buffers lie where the plan says, above the mark. The bump serves every request
-    /// that is not as planned, above the plan.
+    /// Root scopes of this key follow the plan from now on. Their transient buffers lie where the plan says, above
+    /// the mark. The bump serves every request that is not as planned, above the plan; or from there on
+    /// where the plan [yields](SlotTable::yielding). Other root scopes are bumped from the mark on, of the same name too:
+    /// see [`share_plan`](Self::share_plan).
     ///
     /// This sets the mark if it is not set. It replaces an earlier plan for the same key.
     ///
@@ -534,6 +535,34 @@ impl<D: Device> Arena<D> {
         self.state.install_plan(key.into(), table)
     }
 
+    /// Root scopes of `key` follow the plan of `with` too, whose slots must serve them: the short last batch of an
+    /// epoch asks for less than the whole ones, in the same order. [`SlotTable::serves`] tells whether they do.
+    /// Returns whether `with` has a plan; if not, nothing is changed.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// # use arena_scope::Alignment;
+    /// use arena_scope::StepKey;
+    /// use arena_scope::plan::{PlannedSlot, SlotTable};
+    ///
+    /// let whole = StepKey::named("train").variant(32); // images
+    /// let slot = PlannedSlot { offset_bytes: 0, bytes: 256, alignment: Alignment::DEFAULT };
+    /// arena.install_plan(whole, SlotTable::new(&[slot; 2])?)?;
+    /// assert!(arena.share_plan(whole.variant(7), whole));
+    /// let used_bytes = arena.scope_with(whole.variant(7), |step| {
+    ///     drop(step.alloc::<u8>(56)?);
+    ///     drop(step.alloc::<u8>(56)?); // in the same place
+    ///     arena_scope::Ok(step.stats().used_bytes)
+    /// })?;
+    /// assert_eq!(used_bytes, 256);
+    /// # arena_scope::Ok(())
+    /// ```
+    pub fn share_plan(&mut self, key: impl Into<StepKey>, with: impl Into<StepKey>) -> bool {
+        self.state.settle_all();
+        self.state.share_plan(key.into(), with.into())
+    }
+
     /// Lets `planner` make plans while the loop runs. It gets the record of the first step of each kind. It gets
     /// another record when `patience` consecutive steps (at least 1) deviated from their plan and the next one
     /// deviates too. A plan that is ready is installed when the next root scope opens. Steps are observed from
@@ -542,7 +571,11 @@ impl<D: Device> Arena<D> {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
         }
-        self.state.set_planner(Planning { planner, patience: patience.max(1) });
+        self.state.set_planner(Planning {
+            planner,
+            patience: patience.max(1),
+            taken: KeyMap::default(),
+        });
     }
 
     /// How often steps deviated since the plan for this key was installed; `None` without a plan.
@@ -563,7 +596,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_deviations(&self, key: impl Into<StepKey>) -> Option<Deviations> {
-        let plan = self.state.plans.borrow().exact(key.into())?;
+        let plan = self.state.plans.borrow().find(key.into())?;
         self.state.steps.plan_deviations(plan)
     }
 
@@ -587,7 +620,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_deviation_sites(&self, key: impl Into<StepKey>) -> Vec<DeviationSite> {
-        let plan = self.state.plans.borrow().exact(key.into());
+        let plan = self.state.plans.borrow().find(key.into());
         plan.map_or_else(Vec::new, |plan| self.state.steps.plan_deviation_sites(plan))
     }
 
@@ -608,7 +641,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_span(&self, key: impl Into<StepKey>) -> Option<Span> {
-        let plan = self.state.plans.borrow().exact(key.into())?;
+        let plan = self.state.plans.borrow().find(key.into())?;
         self.state.steps.plan_span(plan)
     }
 

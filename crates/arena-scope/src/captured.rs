@@ -24,9 +24,9 @@ impl CapturedKinds {
         }
     }
 
-    /// Steps of this name follow another plan from now on: what was captured of them is stale.
-    pub(crate) fn forget(&self, name: &'static str) {
-        for (_, latest) in self.0.borrow_mut().iter_mut().filter(|(key, _)| key.name == name) {
+    /// Steps of this kind follow another plan from now on: what was captured of them is stale.
+    pub(crate) fn forget(&self, key: StepKey) {
+        if let Some(latest) = self.0.borrow_mut().get_mut(key) {
             *latest = None;
         }
     }

@@ -66,19 +66,14 @@ impl Observer {
         (self.records && !watched.reference.events().is_empty()).then(|| watched.reference.clone())
     }
 
-    /// Steps of this kind so far.
-    pub(crate) fn steps(&self, key: StepKey) -> u64 {
-        self.kinds.get(key).map_or(0, |watched| watched.figures.steps)
-    }
-
     /// The record of the step that closed last, if it was recorded.
     pub(crate) fn last(&self) -> &StepLog {
         &self.log
     }
 
-    /// Steps of this name follow another plan from now on, so other addresses are to be expected.
-    pub(crate) fn expect_other_addresses(&mut self, name: &'static str) {
-        for (_, watched) in self.kinds.iter_mut().filter(|(key, _)| key.name == name) {
+    /// Steps of this kind follow another plan from now on, so other addresses are to be expected.
+    pub(crate) fn expect_other_addresses(&mut self, key: StepKey) {
+        if let Some(watched) = self.kinds.get_mut(key) {
             watched.fresh = true;
         }
     }

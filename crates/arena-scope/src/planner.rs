@@ -4,7 +4,7 @@ use std::fmt;
 
 use arena_core::{SlotTable, StepLog};
 
-use crate::step_key::StepKey;
+use crate::step_key::{KeyMap, StepKey};
 
 /// Makes plans from recorded steps. `arena-plan` has one that solves on a separate thread.
 ///
@@ -13,7 +13,8 @@ use crate::step_key::StepKey;
 pub trait Planner: fmt::Debug + Send {
     /// A step of this kind was recorded: the first one, or one that deviated from its plan after several
     /// consecutive steps had deviated too, and so needs a new plan.
-    fn recorded(&mut self, key: StepKey, log: &StepLog);
+    /// Returns whether the planner has taken it. If not, the next step without a plan is recorded too.
+    fn recorded(&mut self, key: StepKey, log: &StepLog) -> bool;
 
     /// The next plan that has become ready, and the kind of step that it is for.
     fn ready(&mut self) -> Option<(StepKey, SlotTable)>;
@@ -25,4 +26,6 @@ pub(crate) struct Planning {
     pub(crate) planner: Box<dyn Planner>,
     /// Deviating steps in a row after which a step is recorded anew.
     pub(crate) patience: u32,
+    /// The kinds of which the planner has taken a step.
+    pub(crate) taken: KeyMap<()>,
 }

@@ -31,8 +31,9 @@ pub(crate) struct State<D: Device> {
     planning: RefCell<Option<Planning>>,
     /// The kind of the open root scope.
     root: Cell<StepKey>,
-    /// The key of the plan that it follows, or the next one will, and that plan.
-    root_plan: Option<(StepKey, PlanId)>,
+    /// The plan that it follows, or the next one will, and how many steps have deviated from that before.
+    root_plan: Option<PlanId>,
+    deviated_before: u64,
     /// The kinds of step that were captured, and the last signature of each.
     pub(crate) captured: CapturedKinds,
 }
@@ -51,6 +52,7 @@ impl<D: Device> State<D> {
             planning: RefCell::new(None),
             root: Cell::default(),
             root_plan: None,
+            deviated_before: 0,
             captured: CapturedKinds::default(),
         }
     }
@@ -72,7 +74,8 @@ impl<D: Device> State<D> {
     fn prepare_watched(&mut self, key: StepKey) {
         self.install_ready();
         self.root_plan = self.plans.get_mut().find(key);
-        self.steps.select_plan(self.root_plan.map(|(_, plan)| plan));
+        self.deviated_before = self.root_plan.map_or(0, |plan| self.deviating_steps(plan));
+        self.steps.select_plan(self.root_plan);
     }
 
     /// Closes whatever a forgotten guard left open.
@@ -187,20 +190,32 @@ impl<D: Device> State<D> {
 
     /// Installs a plan for a key, between root scopes.
     pub(crate) fn install_plan(&mut self, key: StepKey, table: SlotTable) -> Result<(), Error> {
-        let plans = self.plans.get_mut();
-        match plans.exact(key) {
-            Some(plan) => {
-                self.steps.replace_plan(plan, table)?;
-                plans.replaced(key);
-            }
-            None => plans.insert(key, self.steps.add_plan(table)?),
-        }
-        self.captured.forget(key.name);
+        let plan = match self.plans.get_mut().own(key) {
+            Some(plan) => self.steps.replace_plan(plan, table).map(|()| plan)?,
+            None => self.steps.add_plan(table)?,
+        };
+        self.plans.get_mut().insert(key, plan, false);
+        self.captured.forget(key);
         if let Some(observer) = self.observer.get_mut() {
-            observer.expect_other_addresses(key.name);
+            observer.expect_other_addresses(key);
         }
         self.watches = true;
         Ok(())
+    }
+
+    fn deviating_steps(&self, plan: PlanId) -> u64 {
+        self.steps.plan_deviations(plan).map_or(0, |deviations| deviations.steps)
+    }
+
+    /// Lets steps of `key` follow the plan of steps of `with`. Whether there is one.
+    pub(crate) fn share_plan(&mut self, key: StepKey, with: StepKey) -> bool {
+        let Some(plan) = self.plans.get_mut().find(with) else { return false };
+        self.plans.get_mut().insert(key, plan, true);
+        self.captured.forget(key);
+        if let Some(observer) = self.observer.get_mut() {
+            observer.expect_other_addresses(key);
+        }
+        true
     }
 
     pub(crate) fn set_planner(&mut self, planning: Planning) {
@@ -217,35 +232,31 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Whether the next step of this kind is to be recorded for the planner: it is the first of its kind
-    /// and has no plan, or steps before it deviated as often in a row as the planner's patience lasts.
+    /// Whether the next step of this kind is to be recorded for the planner: it has no plan, and no step of it was
+    /// taken by the planner; or steps before it deviated as often in a row as the planner's patience lasts.
     fn planner_wants(&self, key: StepKey) -> bool {
-        let (planning, observer) = (self.planning.borrow(), self.observer.borrow());
-        let (Some(Planning { patience, .. }), Some(observer)) = (&*planning, &*observer) else {
-            return false;
-        };
+        let planning = self.planning.borrow();
+        let Some(Planning { patience, taken, .. }) = &*planning else { return false };
         match self.root_plan {
-            None => observer.steps(key) == 0,
-            Some((planned, _)) => {
-                let in_a_row = self.plans.borrow().deviated_in_a_row(planned);
-                in_a_row > 0 && in_a_row.is_multiple_of(*patience)
-            }
+            None => taken.get(key).is_none(),
+            Some(_) => self.plans.borrow().wants_another(key, *patience),
         }
     }
 
     /// Tells the planner of a recorded step that is worth a plan.
     fn tell_planner(&self, recorded: bool) {
         let mut planning = self.planning.borrow_mut();
-        let Some(Planning { planner, .. }) = planning.as_mut() else { return };
+        let Some(Planning { planner, taken, .. }) = planning.as_mut() else { return };
         let mut worth = true;
-        if let Some((planned, plan)) = self.root_plan {
-            let steps = self.steps.plan_deviations(plan).map_or(0, |deviations| deviations.steps);
+        if let Some(plan) = self.root_plan {
             let mut plans = self.plans.borrow_mut();
-            plans.note_step(planned, steps);
-            worth = plans.deviated_in_a_row(planned) > 0;
+            plans.note_step(self.root.get(), self.deviating_steps(plan) > self.deviated_before);
+            worth = plans.deviated_in_a_row(self.root.get()) > 0;
         }
-        if let (true, Some(observer)) = (recorded && worth, &*self.observer.borrow()) {
-            planner.recorded(self.root.get(), observer.last());
+        if let (true, Some(observer)) = (recorded && worth, &*self.observer.borrow())
+            && planner.recorded(self.root.get(), observer.last())
+        {
+            taken.get_or_insert_with(self.root.get(), || ());
         }
     }
 }

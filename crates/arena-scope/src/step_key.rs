@@ -105,10 +105,6 @@ impl<T> KeyMap<T> {
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (StepKey, &T)> {
         self.entries.iter().map(|(key, value)| (*key, value))
     }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (StepKey, &mut T)> {
-        self.entries.iter_mut().map(|(key, value)| (*key, value))
-    }
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub fn demand<B: Backend>(
 ) -> Result<Demand, TrainError> {
     let config = RunConfig { epochs: config.epochs.min(1), ..config.clone() };
     let bumped = on_probe(device, backend, &config, data, &Plans::default())?;
-    let mut plans = planning::solve(bumped.arena(), &config)?;
+    let mut plans = planning::solve(bumped.arena())?;
     if let Some(path) = saved_plan.filter(|_| planned) {
         planning::load_or_save(&mut plans, path)?;
     }

@@ -2,9 +2,10 @@
 //! stands, so that a resumed run continues as if it had not stopped.
 
 use std::collections::HashMap;
-use std::fs;
+use std::io;
 use std::path::Path;
 
+use arena_plan::files::{self, shortened};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::backend::Backend;
@@ -31,14 +32,12 @@ fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
     ]
 }
 
-/// Writes the run's state to `path`, by way of a file beside it, so that a crash leaves the old
-/// checkpoint whole.
+/// Writes the run's state to `path`, whole or not at all: see [`files::write`](files::write()).
 ///
 /// # Errors
 ///
 /// When the device refuses a copy, or the file cannot be written.
 pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainError> {
-    let failed = |reason: String| TrainError::Checkpoint { path: path.to_owned(), reason };
     let mut tensors = Vec::new();
     for parameter in trainer.model().parameters() {
         tensors.push((parameter.name.to_owned(), parameter.value.view().to_vec()?));
@@ -46,35 +45,40 @@ pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainEr
             tensors.push((format!("{}.state{n}", parameter.name), state.view().to_vec()?));
         }
     }
-    let views = tensors
-        .iter()
-        .map(|(name, values)| {
-            let bytes = bytemuck::cast_slice(values);
-            Ok((name, TensorView::new(Dtype::F32, vec![values.len()], bytes)?))
-        })
-        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
-        .map_err(|error| failed(error.to_string()))?;
     let mut metadata: HashMap<String, String> =
         identity(trainer.config()).map(|(name, value)| (name.to_owned(), value)).into();
     metadata.insert("format".to_owned(), FORMAT.to_owned());
     metadata.insert("step".to_owned(), trainer.step().to_string());
 
-    let unfinished = path.with_added_extension("unfinished");
-    safetensors::serialize_to_file(views, Some(metadata), &unfinished)
-        .map_err(|error| failed(error.to_string()))?;
-    fs::rename(&unfinished, path).map_err(|error| failed(error.to_string()))
+    files::write(path, |to| {
+        let views = tensors
+            .iter()
+            .map(|(name, values)| {
+                let bytes = bytemuck::cast_slice(values);
+                Ok((name, TensorView::new(Dtype::F32, vec![values.len()], bytes)?))
+            })
+            .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
+            .map_err(io::Error::other)?;
+        let file = safetensors::serialize(views, Some(metadata)).map_err(io::Error::other)?;
+        to.write_all(&file)
+    })?;
+    Ok(())
 }
 
 /// Sets a fresh run to where the checkpoint's run stood.
 ///
 /// # Errors
 ///
-/// [`TrainError::Checkpoint`] when the file cannot be read, is not a checkpoint, or is of a run with another
-/// seed, batch, number of epochs, optimizer or rate; the trainer is unchanged then. Or the device's
-/// refusal of a copy.
+/// [`TrainError::File`] when the file cannot be read, and [`TrainError::Checkpoint`] when it is not a checkpoint, or
+/// is of a run with another seed, batch, number of epochs, optimizer or rate; the trainer is unchanged then. Or the
+/// device's refusal of a copy.
 pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), TrainError> {
-    let failed = |reason: String| TrainError::Checkpoint { path: path.to_owned(), reason };
-    let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let failed = |reason: String| {
+        // It may quote the file.
+        let reason = shortened(&reason).into_owned();
+        TrainError::Checkpoint { path: path.to_owned(), reason }
+    };
+    let bytes = files::read(path)?;
     let (_, header) =
         SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.to_string()))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| failed(error.to_string()))?;

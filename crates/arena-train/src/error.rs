@@ -31,7 +31,10 @@ pub enum TrainError {
     /// A step could not be planned.
     #[error(transparent)]
     Step(#[from] arena_plan::StepError),
-    /// A plan's file could not be read or written, or is for another program.
+    /// A plan or a checkpoint could not be read or written.
+    #[error(transparent)]
+    File(#[from] arena_plan::files::FileError),
+    /// A plan's file is damaged or for another program.
     #[error("plan {}: {reason}", path.display())]
     Plan {
         /// The file.
@@ -66,7 +69,7 @@ pub enum TrainError {
         /// The parameter's name.
         parameter: &'static str,
     },
-    /// A checkpoint could not be written or read, or belongs to another run.
+    /// A checkpoint is damaged or belongs to another run.
     #[error("checkpoint {}: {reason}", path.display())]
     Checkpoint {
         /// The file.

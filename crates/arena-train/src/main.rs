@@ -1,14 +1,14 @@
 //! The program: see `arena-train --help`.
 //!
-//! Exit status: 0 when the run did what was asked, 1 when it failed or missed `--expect-accuracy`,
-//! 2 for arguments that make no sense, or a device that is not there.
+//! Exit status: 0 when the run did what was asked; 1 when it failed, missed `--expect-accuracy`, or could not write a
+//! file or its summary; 2 for arguments that make no sense, or a device that is not there.
 
-use std::fs;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use arena_plan::files::{self, FileError, tell};
 use arena_scope::{ByteSize, Cuda, Host, Reset};
 #[cfg(feature = "_cuda")]
 use arena_train::backend::cuda::{CudaBackend, CudaError};
@@ -30,7 +30,9 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("arena-train: {error:#}");
+            if !error.downcast_ref().is_some_and(FileError::is_closed_output) {
+                tell(format_args!("arena-train: {error:#}"));
+            }
             ExitCode::FAILURE
         }
     }
@@ -83,7 +85,7 @@ fn on_cuda(_arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
 
 /// Says why what was asked for cannot be had here.
 fn not_here(reason: &dyn std::error::Error) -> ExitCode {
-    eprintln!("arena-train: {reason}");
+    tell(format_args!("arena-train: {reason}"));
     ExitCode::from(2)
 }
 
@@ -100,15 +102,17 @@ fn train<B: Backend>(
     let needed = ByteSize::bytes_exact(demand.capacity_bytes);
     if arguments.device == DeviceName::Probe {
         let persistent = ByteSize::bytes_exact(demand.persistent_bytes);
-        println!("smallest capacity  {} bytes ({needed})", demand.capacity_bytes);
-        println!("persistent         {} bytes ({persistent})", demand.persistent_bytes);
+        files::print(&format!(
+            "smallest capacity  {} bytes ({needed})\npersistent         {} bytes ({persistent})\n",
+            demand.capacity_bytes, demand.persistent_bytes
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     if config.per == Per::Epoch {
-        eprintln!("one scope per epoch needs {} bytes ({needed})", demand.capacity_bytes);
+        tell(format_args!("one scope per epoch needs {} bytes ({needed})", demand.capacity_bytes));
     }
     if config.reset == Reset::Poison {
-        eprintln!("poison is active: released memory is filled with NaN");
+        tell(format_args!("poison is active: released memory is filled with NaN"));
     }
     let capacity = capacity::choose(&demand, arguments.capacity, &config)?;
     let mut trainer =
@@ -125,25 +129,34 @@ fn train<B: Backend>(
     let trained = trainer.train(&data.train, stop, |report| progress.step(report))?;
     progress.finish();
     if let Some(refusal) = &trained.graph_refusal {
-        eprintln!("arena-train: {refusal}; the steps ran without a graph from there on");
+        tell(format_args!("arena-train: {refusal}; the steps ran without a graph from there on"));
     }
-    if let Some(path) = &arguments.checkpoint {
-        checkpoint::save(&trainer, path)?;
-    }
+    // A file that cannot be written does not keep the run's figures back: it is told at the end.
+    let checkpoint =
+        arguments.checkpoint.as_ref().map_or(Ok(()), |to| checkpoint::save(&trainer, to));
     let evaluation = trainer.evaluate(&data.test)?;
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
-    let (deviations, sites) = (arena.plan_deviations(TRAIN), arena.plan_deviation_sites(TRAIN));
-    let step = Step::new(demand.plans.train.as_ref(), deviations, &sites);
+    let train = demand.plans.train.as_ref();
+    let key = train.map_or(TRAIN, |plan| plan.key);
+    let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
+    let step = Step::new(train.map(|plan| &plan.step), deviations, &sites);
     let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed, step);
-    print!("{summary}");
-    if let Some(path) = &arguments.json {
-        let json = serde_json::to_string_pretty(&summary)?;
-        fs::write(path, json + "\n").with_context(|| format!("writing {}", path.display()))?;
-    }
+    let json = arguments.json.as_ref().map_or(Ok(()), |to| {
+        files::write(to, |to| {
+            serde_json::to_writer_pretty(&mut *to, &summary)?;
+            writeln!(to)
+        })
+    });
+    // After the files: the reader of the output may be gone.
+    let printed = files::print(&summary.to_string());
+    checkpoint?;
+    json?;
+    printed?;
     match arguments.expect_accuracy {
         Some(expected) if summary.accuracy < expected => {
-            eprintln!("arena-train: accuracy {} is below {expected}", summary.accuracy);
+            let accuracy = summary.accuracy;
+            tell(format_args!("arena-train: accuracy {accuracy} is below {expected}"));
             Ok(ExitCode::FAILURE)
         }
         _ => Ok(ExitCode::SUCCESS),

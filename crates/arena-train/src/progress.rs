@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use arena_plan::files::tell;
 use arena_scope::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -47,7 +48,8 @@ impl Progress {
             }
             Some(_) => {}
             None if last || report.step.is_multiple_of(LINE_STEPS) => {
-                eprintln!("step {}/{}  {}", report.step, report.steps_in_all, message(report));
+                let (step, all) = (report.step, report.steps_in_all);
+                tell(format_args!("step {step}/{all}  {}", message(report)));
             }
             None => {}
         }

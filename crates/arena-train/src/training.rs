@@ -17,7 +17,7 @@ use crate::error::TrainError;
 use crate::heap;
 use crate::model::{Cnn, IMAGE_LEN};
 use crate::optimizer::Optimizer;
-use crate::planning::Plans;
+use crate::planning::{NamedPlan, Plans};
 use ahead::{Ahead, Seen};
 
 pub use ahead::AheadConfig;
@@ -204,9 +204,11 @@ impl<B: Backend> Trainer<B> {
     ///
     /// When a plan does not fit above the mark.
     pub fn install(&mut self, plans: &Plans) -> Result<(), TrainError> {
-        for (key, step) in [(TRAIN, &plans.train), (EVALUATE, &plans.evaluate)] {
-            if let Some(step) = step {
-                self.arena.install_plan(key, step.slots()?)?;
+        for NamedPlan { key, step, shared } in [&plans.train, &plans.evaluate].into_iter().flatten()
+        {
+            self.arena.install_plan(*key, step.slots()?)?;
+            for other in shared {
+                self.arena.share_plan(*other, *key);
             }
         }
         Ok(())

@@ -192,7 +192,28 @@ impl Counters {
         }
     }
 
-    fn end_step(&self) {
+    /// The end of the highest slot that is given out, from the plan's start.
+    pub(super) fn live_end(&self) -> u64 {
+        self.live_end_before(self.next.get())
+    }
+
+    /// For each open scope inside the root, whose depth is 2 or more: the same of what was given out before it
+    /// opened.
+    pub(super) fn live_ends_around(&self, mut end: impl FnMut(usize, u64)) {
+        let outer = self.outer.borrow();
+        // Below the root lies one that stands for none.
+        let open = outer.iter().copied().chain([self.innermost.get()]).enumerate().skip(2);
+        open.for_each(|(depth, scope)| end(depth, self.live_end_before(scope.first)));
+    }
+
+    fn live_end_before(&self, slot: usize) -> u64 {
+        let slots = self.table.slots[..slot].iter().zip(&self.table.states);
+        let live = slots.filter(|(_, state)| state.is_given_out());
+        live.map(|(slot, _)| slot.offset_bytes + slot.bytes).max().unwrap_or(0)
+    }
+
+    /// The step ends.
+    pub(super) fn end_step(&self) {
         let missing = (self.table.len() - self.next.get()) as u64;
         self.note(|deviations| deviations.missing += missing);
         if self.deviations.get().total() == self.before.get().total() {
@@ -202,11 +223,20 @@ impl Counters {
         self.table.rearm();
     }
 
-    /// The handle and the offset of the next slot if that is just what is asked for and free.
-    pub(super) fn alloc(&self, bytes: u64, alignment: Alignment) -> Option<(u32, u64)> {
+    /// The handle and the offset of the next slot if that is just what is asked for, is free, and ends no higher
+    /// than `highest_end`, from the plan's start.
+    pub(super) fn alloc(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        highest_end: u64,
+    ) -> Option<(u32, u64)> {
         let number = self.next.get();
         let (slot, state) = (self.table.slots.get(number)?, self.table.states.get(number)?);
-        if slot.bytes == bytes && self.table.aligns(slot.offset_bytes, alignment) && state.is_free()
+        if slot.bytes == bytes
+            && self.table.aligns(slot.offset_bytes, alignment)
+            && state.is_free()
+            && slot.offset_bytes + bytes <= highest_end
         {
             state.give_out(slot.needed);
             return Some((self.advance(), slot.offset_bytes));
@@ -285,6 +315,24 @@ impl Counters {
             }
         }
         self.take_next(bytes, call_site)
+    }
+
+    /// Notes why a request is not the next slot's.
+    #[cold]
+    pub(super) fn note_why(
+        &self,
+        bytes: u64,
+        alignment: Alignment,
+        call_site: &'static Location<'static>,
+    ) {
+        let kind = match self.next_slot() {
+            None => DeviationKind::Extra,
+            Some(slot) if bytes < slot.bytes => DeviationKind::Smaller,
+            Some(slot) if bytes > slot.bytes => DeviationKind::Larger,
+            Some(slot) if !self.table.aligns(slot.offset_bytes, alignment) => DeviationKind::Larger,
+            Some(_) => DeviationKind::Late,
+        };
+        self.note_at(kind, 1, call_site);
     }
 
     /// Gives the next slot out if it is free, and passes over it if it is not.

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod as_bumped;
 mod counters;
 mod deviations;
 mod plans;
 mod replay;
 mod script;
+mod serves;
 mod sites;
 mod slots;
 

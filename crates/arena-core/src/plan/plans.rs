@@ -80,10 +80,10 @@ impl Plans {
         &self.selected
     }
 
-    /// A root scope opens and follows the selected plan.
-    pub(crate) fn begin(&self) {
+    /// A root scope opens at this address, and follows the selected plan.
+    pub(crate) fn begin(&self, bump_address: u64) {
         self.is_followed.set(true);
-        self.selected.begin();
+        self.selected.begin(bump_address);
     }
 
     /// The root scope that followed a plan has closed.

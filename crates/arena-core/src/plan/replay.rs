@@ -10,6 +10,9 @@
 
 use std::panic::Location;
 
+use std::cell::Cell;
+
+use super::as_bumped::AsBumped;
 use super::counters::Counters;
 use super::deviations::Deviations;
 use super::script::{Kind, PackedEvent, Script};
@@ -24,12 +27,58 @@ pub(crate) struct Replay {
     start_address: u64,
     script: Script,
     counters: Counters,
+    as_bumped: AsBumped,
+    /// A step found no room though the bump would have had it, so the next one is bumped.
+    is_outgrown: Cell<bool>,
 }
 
 impl Replay {
     pub(crate) fn new(table: SlotTable, start_address: u64) -> Self {
         let script = Script::new(table.len());
-        Self { start_address, script, counters: Counters::new(table) }
+        let counters = Counters::new(table);
+        Self { start_address, script, counters, ..Self::default() }
+    }
+
+    /// Whether a step found no room under it though the bump would have had it.
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.is_outgrown.get()
+    }
+
+    pub(crate) fn set_outgrown(&self, is_outgrown: bool) {
+        self.is_outgrown.set(is_outgrown);
+    }
+
+    /// Where a request would end, had the bump served the step. The step is counted.
+    pub(crate) fn bumped_end(&self, bytes: u64, alignment: Alignment) -> u64 {
+        self.as_bumped.end_of(bytes, alignment)
+    }
+
+    /// The step was not served at all: there was no room for the plan.
+    pub(crate) fn pass_over_step(&self) {
+        self.counters.open_root();
+        self.counters.end_step();
+    }
+
+    /// The end of the highest buffer that is alive. The step is counted.
+    pub(crate) fn live_end(&self) -> u64 {
+        self.start_address + self.counters.live_end()
+    }
+
+    /// For each open scope inside the root, the end of the highest buffer that lives around it.
+    pub(crate) fn live_ends_around(&self, mut end: impl FnMut(usize, u64)) {
+        self.counters
+            .live_ends_around(|depth, end_bytes| end(depth, self.start_address + end_bytes));
+    }
+
+    /// The step, which is counted, goes on without its plan.
+    pub(crate) fn leave_plan(&self) {
+        self.counters.end_step();
+        self.script.end_counted(false, StepSignature::default());
+    }
+
+    /// The bump served a request that the plan did not.
+    pub(crate) fn note_bumped(&self, bytes: u64, alignment: Alignment) {
+        self.as_bumped.take(bytes, alignment);
     }
 
     /// The address of its first byte.
@@ -60,10 +109,11 @@ impl Replay {
         self.script.prepare(&mut self.counters.table_mut().slots);
     }
 
-    /// A step begins: its root scope opens.
-    pub(crate) fn begin(&self) {
+    /// A step begins: its root scope opens, and the bump would start at this address.
+    pub(crate) fn begin(&self, bump_address: u64) {
         self.script.begin();
         self.counters.open_root();
+        self.as_bumped.restart(bump_address);
     }
 
     /// Whether there is a step that this one may repeat.
@@ -140,10 +190,12 @@ impl Replay {
             match event.kind() {
                 Kind::Drop(slot) => self.counters.drop_slot(slot),
                 Kind::Open => {
+                    self.as_bumped.open();
                     self.counters.open();
                     depth += 1;
                 }
                 Kind::Close => {
+                    self.as_bumped.close();
                     self.counters.close();
                     depth -= 1;
                 }
@@ -163,6 +215,7 @@ impl Replay {
             if let Some(slot) = self.counters.next_slot() {
                 let alignment = slot.moment.alignment();
                 self.script.record_request(alignment);
+                self.as_bumped.take(slot.bytes, alignment);
                 sign(self.start_address + slot.offset_bytes, slot.bytes, alignment, depth);
             }
             self.counters.give_out_next();
@@ -178,13 +231,24 @@ impl Replay {
         alignment: Alignment,
         call_site: &'static Location<'static>,
     ) -> Option<(u64, u32)> {
-        let (slot, offset_bytes) = match self.counters.alloc(bytes, alignment) {
+        let yields = self.table().yields();
+        let highest_end = if yields {
+            self.bumped_end(bytes, alignment).saturating_sub(self.start_address)
+        } else {
+            u64::MAX
+        };
+        let (slot, offset_bytes) = match self.counters.alloc(bytes, alignment, highest_end) {
             Some(as_planned) => {
                 self.script.record_request(alignment);
                 as_planned
             }
+            None if yields => {
+                self.counters.note_why(bytes, alignment, call_site);
+                return None;
+            }
             None => self.counters.alloc_off_plan(bytes, alignment, call_site)?,
         };
+        self.as_bumped.take(bytes, alignment);
         Some((self.start_address + offset_bytes, slot))
     }
 
@@ -199,6 +263,7 @@ impl Replay {
     pub(crate) fn take_back(&self, slot: u32) -> bool {
         let is_last = self.counters.take_back(slot);
         if is_last {
+            self.as_bumped.take_back();
             self.script.take_back_request();
         }
         is_last
@@ -207,12 +272,14 @@ impl Replay {
     /// Opens a scope inside.
     pub(crate) fn open(&self) {
         self.script.record(PackedEvent::open(self.counters.requests()));
+        self.as_bumped.open();
         self.counters.open();
     }
 
     /// Closes the innermost scope, which is not the root.
     pub(crate) fn close(&self) {
         self.script.record(PackedEvent::close(self.counters.requests()));
+        self.as_bumped.close();
         self.counters.close();
     }
 
@@ -225,6 +292,7 @@ impl Replay {
     /// Ends the innermost scope without freeing anything: its guard was forgotten, and buffers of the
     /// scope around it may have been given out since. They are freed with that.
     pub(crate) fn merge(&self) {
+        self.as_bumped.merge();
         self.counters.merge();
     }
 

@@ -159,7 +159,7 @@ impl Follower {
     fn open_root(&self) {
         self.running.restart(0);
         self.depth.set(1);
-        self.replay.begin();
+        self.replay.begin(0);
         self.repeats.set(self.replay.can_repeat());
     }
 

@@ -72,6 +72,7 @@ pub struct SlotTable {
     peak_bytes: u64,
     alignment: Alignment,
     id: u64,
+    yields: bool,
 }
 
 /// What a request reads, slot by slot.
@@ -179,6 +180,7 @@ impl Default for SlotTable {
             peak_bytes: 0,
             alignment: Alignment::ONE,
             id: id_of(&[]),
+            yields: false,
         }
     }
 }
@@ -247,9 +249,36 @@ impl SlotTable {
         }
         let states = vec![SlotState::default(); slots.len() + NOBODIES as usize].into();
         let (id, more_successors) = (id_of(planned), more_successors.into());
-        let table = Self { slots, successors, more_successors, states, peak_bytes, alignment, id };
+        let table = Self {
+            slots,
+            successors,
+            more_successors,
+            states,
+            peak_bytes,
+            alignment,
+            id,
+            yields: false,
+        };
         table.rearm();
         Ok(table)
+    }
+
+    /// The same plan, which yields to the bump: a step follows it up to the first request that is not the next
+    /// slot's to the byte, or whose slot ends above where the bump would have put it. So until then each
+    /// buffer lies no higher than under the bump, and from there on the bump goes on: a step needs no byte more
+    /// than without the plan.
+    ///
+    /// A plan that does not yield is followed to the step's end. What it does not serve lies above it.
+    #[must_use]
+    pub const fn yielding(mut self) -> Self {
+        self.yields = true;
+        self
+    }
+
+    /// Whether it [yields](Self::yielding).
+    #[must_use]
+    pub const fn yields(&self) -> bool {
+        self.yields
     }
 
     /// Lets every slot wait for all its former occupants, as at the start of a step.

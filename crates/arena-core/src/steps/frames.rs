@@ -189,6 +189,22 @@ impl Frames {
         (self.depth() > 0).then(|| self.innermost.id.get())
     }
 
+    /// The open frame of a depth begins at this cursor, if it began higher.
+    pub(super) fn lower_start(&self, depth: usize, start_bytes: u64) {
+        if depth == self.depth() as usize {
+            let start = &self.innermost.start_bytes;
+            start.set(start.get().min(start_bytes));
+        } else if let Some(frame) = self.outer.borrow_mut().get_mut(depth - 1) {
+            frame.start_bytes = frame.start_bytes.min(start_bytes);
+        }
+    }
+
+    /// The cursor of the innermost frame has been here.
+    pub(super) fn raise_high_water(&self, bytes: u64) {
+        let high_water = &self.innermost.high_water_bytes;
+        high_water.set(high_water.get().max(bytes));
+    }
+
     /// Puts the innermost frame on a profiler's timeline.
     pub(super) fn set_range(&self, range: u64) {
         self.innermost.range.set(Some(range));

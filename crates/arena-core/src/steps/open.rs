@@ -82,13 +82,10 @@ impl<D: Device> Steps<D> {
             self.set_mark()?;
         }
         let start_bytes = self.zones.cursor_bytes();
-        let planned = self.plans.selected().is_some() && self.separate.is_none();
-        if planned {
-            self.take_room_for_plan()?;
-        }
+        let planned = self.separate.is_none() && self.take_room_for_plan()?;
         let id = self.push_frame(start_bytes, label, reset);
         if planned || self.mode.get() != Mode::Bump || !matches!(watch, Watch::Nothing) {
-            self.begin_step(planned, watch);
+            self.begin_step(planned, start_bytes, watch);
         }
         self.begin_range(label);
         Ok(id)
@@ -152,7 +149,7 @@ impl<D: Device> Steps<D> {
         exhausted.missing_bytes = needs_bytes - room_bytes;
         let counts = depth > 1 && self.signs.get();
         exhausted.scope = Some(self.scope_facts(label, depth, counts));
-        Err(self.off_plan(exhausted.into()))
+        Err(self.off_plan(exhausted.into(), needs_bytes, Alignment::ONE))
     }
 
     #[inline]
@@ -168,17 +165,22 @@ impl<D: Device> Steps<D> {
         }
     }
 
-    fn take_room_for_plan(&self) -> Result<(), Error> {
-        let planned = self.plans.current();
+    /// Whether the step can follow the selected plan: not without one, after the plan has been outgrown, or when
+    /// what is kept has grown into its bytes.
+    fn take_room_for_plan(&self) -> Result<bool, Error> {
+        let Some(planned) = self.plans.selected() else { return Ok(false) };
         let span = self.span_of(planned);
-        self.check_room(span.end_bytes, planned.table())?;
+        if planned.is_outgrown() || span.end_bytes > self.zones.floor_bytes() {
+            planned.pass_over_step();
+            return Ok(false);
+        }
         self.poison_fresh(span)?;
         self.zones.raise(span.end_bytes);
-        Ok(())
+        Ok(true)
     }
 
     #[cold]
-    fn begin_step(&self, planned: bool, watch: Watch) {
+    fn begin_step(&self, planned: bool, start_bytes: u64, watch: Watch) {
         if let Some(separate) = &self.separate {
             separate.restart_count();
         }
@@ -190,7 +192,7 @@ impl<D: Device> Steps<D> {
             self.log_event(StepEvent::Open);
         }
         if planned {
-            self.plans.begin();
+            self.plans.begin(self.zones.base_address() + start_bytes);
             if self.plans.current().can_repeat() {
                 self.mode.set(Mode::Repeating);
             }

@@ -2,9 +2,10 @@
 //! the bump goes on above.
 
 use super::Steps;
+use crate::bytes::Alignment;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, PlanFacts};
-use crate::layout::{Span, align_up};
+use crate::layout::{Span, align_up, fit};
 use crate::plan::{DeviationSite, Deviations, PlanId, Replay, SlotTable};
 
 impl<D: Device> Steps<D> {
@@ -87,14 +88,50 @@ impl<D: Device> Steps<D> {
         self.plans.get(plan).map(Replay::sites).unwrap_or_default()
     }
 
-    /// Adds what is known of the plan to an error of the bump, if the step follows one.
+    /// The open step leaves its plan and is bumped from here on, from the end of the highest buffer that is
+    /// alive, if a request fits there. Whether it did: not if the step follows none, or if something was bumped
+    /// above the plan already.
     #[cold]
-    pub(super) fn off_plan(&self, mut error: Error) -> Error {
-        if let ErrorKind::Exhausted(exhausted) = error.kind_mut()
-            && let Some(planned) = self.plans.followed()
-        {
-            let (peak_bytes, deviations) = (planned.table().peak_bytes(), planned.deviations());
-            exhausted.plan = Some(PlanFacts::new(peak_bytes, deviations, planned.last_site()));
+    pub(super) fn leave_plan_for(&self, bytes: u64, alignment: Alignment) -> bool {
+        let Some(planned) = self.plans.followed() else { return false };
+        let plan_end_bytes = self.span_of(planned).end_bytes;
+        if self.zones.cursor_bytes() != plan_end_bytes {
+            return false;
+        }
+        self.count_from_here();
+        let floor_address = self.zones.base_address() + self.zones.floor_bytes();
+        if fit(planned.live_end(), floor_address, bytes, alignment).is_none() {
+            return false;
+        }
+        planned.live_ends_around(|depth, end_address| {
+            self.frames.lower_start(depth, self.zones.offset_of(end_address));
+        });
+        self.frames.raise_high_water(plan_end_bytes); // Its bytes were written, and are cleared.
+        self.zones.rewind(self.zones.offset_of(planned.live_end()));
+        planned.leave_plan();
+        self.plans.end();
+        self.choose_mode();
+        true
+    }
+
+    /// Adds what is known of the plan to an error of the bump, if the step follows one. If the bump would have
+    /// had room for the request, the next step of this kind is bumped; and if that finds no room either, the one
+    /// after it follows the plan again.
+    #[cold]
+    pub(super) fn off_plan(&self, mut error: Error, bytes: u64, alignment: Alignment) -> Error {
+        let ErrorKind::Exhausted(exhausted) = error.kind_mut() else { return error };
+        if let Some(planned) = self.plans.followed() {
+            let floor_address = self.zones.base_address() + self.zones.floor_bytes();
+            let is_outgrown = planned.bumped_end(bytes, alignment) <= floor_address;
+            planned.set_outgrown(is_outgrown);
+            exhausted.plan = Some(PlanFacts {
+                peak_bytes: planned.table().peak_bytes(),
+                deviations: planned.deviations(),
+                last: planned.last_site(),
+                is_outgrown,
+            });
+        } else if let Some(planned) = self.plans.selected() {
+            planned.set_outgrown(false);
         }
         error
     }

@@ -157,16 +157,27 @@ impl<D: Device> Steps<D> {
     fn place_by_plan(&self, bytes: u64, alignment: Alignment, asked: Asked) -> Option<(u64, u32)> {
         let planned = self.plans.followed().filter(|_| bytes > 0)?;
         self.count_from_here();
-        planned.place(bytes, alignment, asked.call_site)
+        let placed = planned.place(bytes, alignment, asked.call_site);
+        if placed.is_none() && planned.table().yields() {
+            self.leave_plan_for(bytes, alignment);
+        }
+        placed
     }
 
     fn place_by_bump(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
-        let before_bytes = self.zones.cursor_bytes();
-        let span =
-            self.zones.bump_checked(bytes, alignment).map_err(|error| self.off_plan(error))?;
+        let mut before_bytes = self.zones.cursor_bytes();
+        let mut placed = self.zones.bump_checked(bytes, alignment);
+        if placed.is_err() && self.leave_plan_for(bytes, alignment) {
+            before_bytes = self.zones.cursor_bytes(); // What the plan did not hold is free now.
+            placed = self.zones.bump_checked(bytes, alignment);
+        }
+        let span = placed.map_err(|error| self.off_plan(error, bytes, alignment))?;
         if let Err(error) = self.poison_fresh(span) {
             self.zones.take_back(before_bytes, span);
             return Err(error);
+        }
+        if let Some(planned) = self.plans.followed() {
+            planned.note_bumped(bytes, alignment);
         }
         Ok(span)
     }

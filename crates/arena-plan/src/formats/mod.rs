@@ -8,6 +8,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::files::shortened;
 use crate::instance::{Instance, InstanceError};
 
 /// An instance with the names that its file gives to the buffers.
@@ -61,10 +62,10 @@ pub enum Problem {
     #[error("the header has no column {0:?}")]
     MissingColumn(&'static str),
     /// The header names a column that this format does not have.
-    #[error("the header has an unknown column {0:?}")]
+    #[error("the header has an unknown column {:?}", shortened(.0))]
     UnknownColumn(String),
     /// The header names a column twice, or under two names.
-    #[error("column {0:?} appears twice")]
+    #[error("column {:?} appears twice", shortened(.0))]
     DoubleColumn(String),
     /// A row has more or fewer cells than the header.
     #[error("the row has another number of cells than the header: {found} instead of {expected}")]
@@ -75,10 +76,10 @@ pub enum Problem {
         expected: usize,
     },
     /// A cell is not a whole number of 64 bits.
-    #[error("{0:?} is not a whole number from 0 to 18446744073709551615")]
+    #[error("{:?} is not a whole number from 0 to 18446744073709551615", shortened(.0))]
     NotANumber(String),
     /// A buffer's name is used twice.
-    #[error("id {0:?} appears twice")]
+    #[error("id {:?} appears twice", shortened(.0))]
     DoubleId(String),
     /// Gaps in lifetimes are not supported.
     #[error("gaps in lifetimes are not supported")]
@@ -87,10 +88,10 @@ pub enum Problem {
     #[error("this row has no offset")]
     NoOffset,
     /// An op of an unknown kind.
-    #[error("unknown op {0:?}: expected alloc, free or mark")]
+    #[error("unknown op {:?}: expected alloc, free or mark", shortened(.0))]
     UnknownOp(String),
     /// An id is freed that is not allocated.
-    #[error("id {0:?} is freed, but is not allocated")]
+    #[error("id {:?} is freed, but is not allocated", shortened(.0))]
     NotAllocated(String),
     /// A free states another size than its allocation.
     #[error(

@@ -1,9 +1,12 @@
 //! Planning: one test program for all of it.
 
 mod draw;
+mod files;
 mod formats;
 mod limits;
+mod never_worse;
 mod optimum;
+mod planned_run;
 mod plans;
 #[cfg(feature = "cli")]
 mod program;
@@ -12,3 +15,4 @@ mod public_instances;
 mod replay;
 mod seeds;
 mod steps;
+mod varying_lengths;

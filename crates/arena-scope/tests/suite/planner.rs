@@ -17,11 +17,17 @@ const PATIENCE: u32 = 3;
 struct Scripted {
     told: Arc<Mutex<Vec<(StepKey, usize)>>>,
     ready: Arc<Mutex<VecDeque<(StepKey, SlotTable)>>>,
+    /// Records that it does not take.
+    refuses: Arc<Mutex<u32>>,
 }
 
 impl Planner for Scripted {
-    fn recorded(&mut self, key: StepKey, log: &StepLog) {
+    fn recorded(&mut self, key: StepKey, log: &StepLog) -> bool {
         self.told.lock().unwrap().push((key, log.events().len()));
+        let mut refuses = self.refuses.lock().unwrap();
+        let takes = *refuses == 0;
+        *refuses = refuses.saturating_sub(1);
+        takes
     }
 
     fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
@@ -70,6 +76,36 @@ fn a_planner_is_told_of_the_first_step_of_each_kind_and_of_no_other() {
 }
 
 #[test]
+fn a_planner_that_is_busy_is_told_of_the_next_steps_until_it_takes_one() {
+    let (mut arena, planner) = planned();
+    *planner.refuses.lock().unwrap() = 2;
+    for told in [1, 2, 3, 3, 3] {
+        step(&mut arena, TRAIN, 256);
+        assert_eq!(planner.told(), told);
+    }
+}
+
+#[test]
+fn for_each_plan_that_did_not_last_the_patience_is_twice_as_long() {
+    let (mut arena, planner) = planned();
+    let larger = 300;
+    let mut steps_until_told = || {
+        let before = planner.told();
+        let steps = (1..).find(|_| {
+            step(&mut arena, TRAIN, larger);
+            planner.told() > before
+        });
+        planner.prepare(TRAIN, 512);
+        steps.unwrap()
+    };
+    assert_eq!(steps_until_told(), 1, "the first step of all");
+    // Of the plan that comes then so many steps deviate, and the next one does too.
+    let patience = u64::from(PATIENCE);
+    let expected = [patience + 1, 2 * patience + 1, 4 * patience + 1];
+    assert_eq!([(); 3].map(|()| steps_until_told()), expected);
+}
+
+#[test]
 fn the_plan_that_is_ready_is_followed_by_the_next_step() {
     let (mut arena, planner) = planned();
     assert_eq!(step(&mut arena, TRAIN, 256), 0);
@@ -80,13 +116,20 @@ fn the_plan_that_is_ready_is_followed_by_the_next_step() {
 }
 
 #[test]
-fn a_kind_without_a_plan_follows_the_last_one_of_its_name() {
+fn a_kind_follows_its_own_plan_or_the_one_that_it_shares_and_else_none() {
     let (mut arena, planner) = planned();
     planner.prepare(TRAIN.variant(1), 256);
     planner.prepare(TRAIN.variant(2), 512);
-    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 512);
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 0);
     assert_eq!(step(&mut arena, TRAIN.variant(1), 256), 256);
-    assert_eq!(step(&mut arena, StepKey::named("other"), 256), 0);
+    assert!(arena.share_plan(TRAIN.variant(3), TRAIN.variant(2)));
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 512);
+    // A plan of its own, which is nobody else's.
+    planner.prepare(TRAIN.variant(3), 1024);
+    assert_eq!(step(&mut arena, TRAIN.variant(3), 256), 1024);
+    assert_eq!(step(&mut arena, TRAIN.variant(2), 256), 512);
+    assert!(!arena.share_plan(TRAIN, TRAIN.variant(4)), "it has none");
+    assert_eq!(step(&mut arena, TRAIN, 256), 0);
 }
 
 #[test]
@@ -112,12 +155,13 @@ fn a_planner_is_told_again_when_its_patience_has_lasted_and_the_next_step_deviat
 fn the_deviations_of_a_plan_that_was_replaced_do_not_count() {
     let (mut arena, planner) = planned();
     let larger = 300;
-    for offset_bytes in [512, 1024] {
+    for (before, offset_bytes, patience) in [(0, 512, PATIENCE), (1, 1024, 2 * PATIENCE)] {
         planner.prepare(TRAIN, offset_bytes);
-        for told in [0, 0, 0, 1] {
-            let before = if offset_bytes == 512 { 0 } else { 1 };
+        for _ in 0..patience {
             step(&mut arena, TRAIN, larger);
-            assert_eq!(planner.told(), told + before, "{offset_bytes}");
+            assert_eq!(planner.told(), before, "{offset_bytes}");
         }
+        step(&mut arena, TRAIN, larger);
+        assert_eq!(planner.told(), before + 1, "{offset_bytes}");
     }
 }

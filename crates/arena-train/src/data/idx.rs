@@ -3,10 +3,10 @@
 //! Memory never follows a number in the file: it grows with the bytes that have really been read,
 //! and the reader stops one byte after what the header announced.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use arena_plan::files;
 use flate2::bufread::MultiGzDecoder;
 use thiserror::Error;
 
@@ -35,20 +35,20 @@ pub enum IdxError {
         name: String,
     },
     /// The operating system could not open or read the file.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {reason}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The gzip stream is damaged or cut short.
-    #[error("{} is a damaged or truncated gzip file: {source}", path.display())]
+    #[error("{} is a damaged or truncated gzip file: {reason}", path.display())]
     Gzip {
         /// The file.
         path: PathBuf,
         /// What the decoder said.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The file does not begin as an IDX file of unsigned bytes with this many dimensions.
     #[error(
@@ -210,17 +210,16 @@ struct Source<'p> {
     path: &'p Path,
     reader: Box<dyn Read>,
     gzip: bool,
-    /// Length of the file itself; `None` where it is not a regular file.
-    file_bytes: Option<u64>,
+    /// Length of the file itself.
+    file_bytes: u64,
     header_bytes: u64,
 }
 
 impl<'p> Source<'p> {
     fn open(path: &'p Path) -> Result<Self, IdxError> {
-        let io = |source| IdxError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        let file_bytes = metadata.is_file().then_some(metadata.len());
+        let io = |reason| IdxError::Io { path: path.to_owned(), reason };
+        let file = files::open(path).map_err(|error| io(error.reason))?;
+        let file_bytes = file.metadata().map_err(io)?.len();
         let mut file = BufReader::new(file);
         let gzip = file.fill_buf().map_err(io)?.starts_with(&GZIP_MAGIC);
         let reader: Box<dyn Read> =
@@ -228,13 +227,13 @@ impl<'p> Source<'p> {
         Ok(Self { path, reader, gzip, file_bytes, header_bytes: 0 })
     }
 
-    fn read_error(&self, source: io::Error) -> IdxError {
+    fn read_error(&self, reason: io::Error) -> IdxError {
         let path = self.path.to_owned();
         // A read error of the disk may come through the decoder, but it has a code of the system.
-        if self.gzip && source.raw_os_error().is_none() {
-            IdxError::Gzip { path, source }
+        if self.gzip && reason.raw_os_error().is_none() {
+            IdxError::Gzip { path, reason }
         } else {
-            IdxError::Io { path, source }
+            IdxError::Io { path, reason }
         }
     }
 
@@ -285,25 +284,24 @@ impl<'p> Source<'p> {
             at_least,
         };
         let mut data = Vec::new();
-        match self.file_bytes {
-            Some(file_bytes) if !self.gzip => {
-                let found_bytes = file_bytes.saturating_sub(self.header_bytes);
-                if found_bytes != expected_bytes {
-                    return Err(mismatch(found_bytes, false));
-                }
-                // The file itself is this long, so this is a number that was seen, not believed.
-                data.reserve_exact(expected_bytes as usize);
+        if self.gzip {
+            let most_bytes = self.file_bytes.saturating_mul(MAX_EXPANSION);
+            if expected_bytes > most_bytes {
+                return Err(mismatch(most_bytes, false));
             }
-            Some(file_bytes) if expected_bytes > file_bytes.saturating_mul(MAX_EXPANSION) => {
-                return Err(mismatch(file_bytes.saturating_mul(MAX_EXPANSION), false));
+        } else {
+            let found_bytes = self.file_bytes.saturating_sub(self.header_bytes);
+            if found_bytes != expected_bytes {
+                return Err(mismatch(found_bytes, false));
             }
-            _ => {}
+            // The file itself is this long, so this is a number that was seen, not believed.
+            data.reserve_exact(expected_bytes as usize);
         }
         // One byte more than expected, to notice a file that goes on; the read also makes the
         // decoder check the stream's end. `read_to_end` grows with what arrives.
         let mut limited = self.reader.by_ref().take(expected_bytes + 1);
-        if let Err(source) = limited.read_to_end(&mut data) {
-            return Err(self.read_error(source));
+        if let Err(reason) = limited.read_to_end(&mut data) {
+            return Err(self.read_error(reason));
         }
         let found_bytes = data.len() as u64;
         if found_bytes != expected_bytes {

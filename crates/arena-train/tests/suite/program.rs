@@ -1,6 +1,8 @@
 //! The program from outside: what it prints, writes, refuses, and how it ends.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -190,4 +192,111 @@ fn ctrl_c_stops_after_the_step_with_the_summary_so_far_and_a_checkpoint() {
     assert!(printed.starts_with("stopped            on request, after step "), "{printed}");
     assert!(printed.contains("used               at the mark after every step"), "{printed}");
     assert!(checkpoint.exists());
+}
+
+#[test]
+fn a_batch_larger_than_any_dataset_is_one_step() {
+    for batch in ["60001", "9223372036854775808", "18446744073709551615"] {
+        let output = run(&["--device", "probe", "--plan", "--batch", batch]);
+        assert!(output.status.success(), "{batch}: {}", text(&output.stderr));
+    }
+}
+
+/// The files that a run of one step writes, with a plan, and the arguments for them.
+const FILES: [(&str, &str); 3] =
+    [("--plan", "plan.json"), ("--json", "summary.json"), ("--checkpoint", "run.safetensors")];
+
+fn one_step_with_files(folder: &Path) -> Command {
+    let mut command = program(&["--steps", "1"]);
+    command.current_dir(folder);
+    for (option, name) in FILES {
+        command.args([option, name]);
+    }
+    command
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+#[rstest]
+#[case::closed(true, "")]
+#[case::full(false, "arena-train: cannot write to the standard output: ")]
+fn files_are_there_though_nobody_reads_the_summary(#[case] is_closed: bool, #[case] begin: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = one_step_with_files(folder.path());
+    command.stdout(if is_closed { Stdio::piped() } else { full() }).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.starts_with(begin) && told.is_empty() == is_closed, "{told}");
+    for (_, name) in FILES {
+        assert!(folder.path().join(name).exists(), "{name}");
+    }
+
+    let mut probe = program(&["--device", "probe"]);
+    assert_eq!(probe.stdout(full()).output().unwrap().status.code(), Some(1));
+}
+
+#[test]
+fn a_run_whose_messages_nobody_reads_goes_on() {
+    // After 100 steps there is a line about them.
+    for arguments in [["--reset", "poison", "--steps", "1"], ["--per", "epoch", "--steps", "100"]] {
+        let output = program(&arguments).stderr(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(text(&output.stdout).starts_with("test accuracy "));
+    }
+}
+
+#[test]
+fn each_file_is_written_through_a_link_and_leaves_nothing_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("below")).unwrap();
+    for (_, name) in FILES {
+        symlink(format!("below/{name}"), at(name)).unwrap();
+    }
+    // A second run replaces what the first one wrote, and reads its plan.
+    for _ in 0..2 {
+        let output = one_step_with_files(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for (_, name) in FILES {
+            assert!(fs::symlink_metadata(at(name)).unwrap().is_symlink(), "{name}");
+            assert!(fs::symlink_metadata(at("below").join(name)).unwrap().is_file(), "{name}");
+        }
+        assert_eq!(fs::read_dir(at("below")).unwrap().count(), FILES.len());
+    }
+}
+
+#[rstest]
+fn the_summary_is_printed_though_a_file_cannot_be_written(
+    #[values("--json", "--checkpoint")] option: &str,
+) {
+    let output = run(&["--steps", "1", option, "no/such/folder/file"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).starts_with("test accuracy "));
+    let told = text(&output.stderr);
+    assert!(told.contains("arena-train: cannot write no/such/folder/file: No such"), "{told}");
+}
+
+#[rstest]
+#[case::plan("--plan", "/dev/zero")]
+#[case::checkpoint("--resume", "/dev/zero")]
+#[case::data("--data", "below")]
+fn what_is_no_regular_file_is_not_read(#[case] option: &str, #[case] path: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("below")).unwrap();
+    for part in ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"] {
+        symlink("/dev/zero", folder.path().join(format!("below/{part}-ubyte"))).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    if option != "--data" {
+        command.arg("--data").arg(data());
+    }
+    let output = command.args([option, path]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains(path) && told.matches("is no regular file").count() == 1, "{told}");
 }

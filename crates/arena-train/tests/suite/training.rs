@@ -15,7 +15,7 @@ use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
+use arena_train::training::{Per, RunConfig, Trained, Trainer};
 use rstest::rstest;
 
 const THREADS: usize = 2;
@@ -274,6 +274,18 @@ fn a_damaged_checkpoint_is_an_error_that_names_the_file() {
     assert!(error.contains("run.safetensors"), "{error}");
 }
 
+#[test]
+fn a_message_quotes_little_of_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let metadata = [("format".to_owned(), "x".repeat(1 << 20))].into();
+    let none: [(&str, safetensors::tensor::TensorView<'_>); 0] = [];
+    let file = safetensors::serialize(none, Some(metadata)).unwrap();
+    std::fs::write(&path, file).unwrap();
+    let told = checkpoint::resume(&mut trainer(config(64)), &path).unwrap_err().to_string();
+    assert!(told.contains("its format is `xxx") && told.len() < 700, "{}", told.len());
+}
+
 /// A batch of the first `images` images in the scope's memory.
 type Batch<'s> = (Transient<'s, f32>, Transient<'s, u32>);
 
@@ -371,11 +383,13 @@ fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once
         assert!(plan_peak * 10 <= bump_peak * 6, "{plan_peak} of {bump_peak}");
 
         let demand = needed_with(&config, true);
-        let step = demand.plans.train.as_ref().unwrap();
+        let plans = [demand.plans.train.as_ref().unwrap(), demand.plans.evaluate.as_ref().unwrap()];
+        let step = &plans[0].step;
         assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
-        for key in [TRAIN, EVALUATE] {
-            // The short last batch keeps the plan: its requests are smaller.
-            let deviations = trainer.arena().plan_deviations(key).unwrap();
+        for plan in plans {
+            // The short last batch shares the plan: its requests are smaller.
+            assert_eq!(plan.shared.len(), 1);
+            let deviations = trainer.arena().plan_deviations(plan.key).unwrap();
             assert_eq!((deviations.total(), deviations.unfreed), (0, 0), "{deviations}");
             assert!(deviations.smaller > 0);
         }
@@ -403,7 +417,7 @@ fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
         let solved = demand(&config(64)).unwrap();
         let loaded = demand(&config(64)).unwrap();
         assert_eq!(loaded.capacity_bytes, solved.capacity_bytes);
-        let plan = |demand: Demand| demand.plans.train.unwrap().plan;
+        let plan = |demand: Demand| demand.plans.train.unwrap().step.plan;
         assert_eq!(plan(loaded), plan(solved));
         let error = demand(&config(37)).unwrap_err().to_string();
         assert!(error.contains("train.plan") && error.contains("another program"), "{error}");

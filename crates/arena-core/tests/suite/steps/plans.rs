@@ -1,14 +1,18 @@
 //! Steps that follow a plan through scopes, forgotten ones too.
 
 use arena_core::for_scopes::{PlanId, Steps};
-use arena_core::{Alignment, Deviations, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
+use arena_core::{Alignment, Deviations, Error, ErrorKind, Host, PlannedSlot, Reset, SlotTable};
 
-use super::{A256, ask, close, open, open_inner, plain, table, try_open};
+use super::{A256, ask, close, open, open_inner, plain, table};
 
 fn planned(places: &[u64]) -> (Steps<Host>, PlanId) {
     let mut steps = plain(Reset::Keep);
     let plan = steps.add_plan(table(places)).unwrap();
     (steps, plan)
+}
+
+fn ask_for(steps: &Steps<Host>, bytes: usize) -> Result<u64, Error> {
+    steps.transient::<u8>(bytes, A256, steps.depth()).map(|buffer| buffer.offset_bytes())
 }
 
 fn deviations(steps: &Steps<Host>, plan: PlanId) -> Deviations {
@@ -21,13 +25,23 @@ fn no_root_scope_opens_over_what_is_kept_in_its_plan_s_bytes() {
     steps.select_plan(Some(plan));
     let mut kept = steps.persistent::<u8>(3072, A256, 0).unwrap();
     kept.as_mut_slice().fill(7);
-    let refused = try_open(&steps, None).unwrap_err();
-    assert!(refused.is_exhausted() && steps.depth() == 0, "{refused}");
-    steps.select_plan(None);
     let root = open(&steps, None);
-    assert_eq!(ask(&steps), 0);
+    assert_eq!((steps.stats().used_bytes, ask(&steps), ask(&steps)), (0, 0, 256), "it is bumped");
+    assert_eq!(ask_for(&steps, 1024).unwrap_err().as_exhausted().unwrap().plan, None);
     close(&steps, root).unwrap();
+    assert_eq!((deviations(&steps, plan).missing, deviations(&steps, plan).steps), (2, 1));
     assert_eq!(kept.as_slice(), [7; 3072]);
+    drop(kept);
+    for expected in [[0, 256], [0, 1024], [0, 1024]] {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        assert_eq!(
+            [ask(&steps), ask(&steps)],
+            expected,
+            "as planned, once a close has given the room back"
+        );
+        close(&steps, root).unwrap();
+    }
 }
 
 #[test]
@@ -215,5 +229,138 @@ fn the_close_of_a_scope_clears_no_slot_that_it_was_refused() {
     close(&steps, inner).unwrap();
     assert_eq!(x.as_slice(), [7; 256]);
     drop(x);
+    close(&steps, root).unwrap();
+}
+
+// --- plans that yield to the bump ---------------------------------------------------------------------
+
+fn yielding(places: &[u64], reset: Reset) -> (Steps<Host>, PlanId) {
+    let mut steps = plain(reset);
+    let plan = steps.add_plan(table(places).yielding()).unwrap();
+    steps.select_plan(Some(plan));
+    (steps, plan)
+}
+
+#[test]
+fn a_step_leaves_a_yielding_plan_before_a_slot_that_lies_higher_than_the_bump_would_put_it() {
+    let (steps, plan) = yielding(&[0, 2, 1], Reset::Keep);
+    let root = open(&steps, None);
+    let asked = [(); 3].map(|()| steps.transient::<u8>(256, A256, 1).unwrap());
+    let offsets = asked.each_ref().map(|buffer| buffer.offset_bytes());
+    assert_eq!(offsets, [0, 256, 512], "from the second on they are bumped");
+    drop(asked);
+    close(&steps, root).unwrap();
+    assert_eq!((deviations(&steps, plan).late, deviations(&steps, plan).missing), (1, 2));
+}
+
+#[test]
+fn where_the_bump_would_be_goes_back_with_an_inner_scope_unless_that_was_forgotten() {
+    for forgotten in [false, true] {
+        let (steps, plan) = yielding(&[0, 1, 2, 2, 2], Reset::Keep);
+        let root = open(&steps, None);
+        let outer = steps.transient::<u8>(256, A256, 1).unwrap();
+        let inner = open_inner(&steps, None);
+        assert_eq!((ask(&steps), ask(&steps)), (256, 512));
+        if !forgotten {
+            close(&steps, inner).unwrap();
+        }
+        let next = open_inner(&steps, None);
+        // The slot lies at 512. The bump would be at 256, or at 768 with the forgotten scope's bytes.
+        assert_eq!(ask(&steps), if forgotten { 512 } else { 256 });
+        close(&steps, next).unwrap();
+        drop(outer);
+        close(&steps, root).unwrap();
+        assert_eq!(deviations(&steps, plan).late, u64::from(!forgotten));
+    }
+}
+
+#[test]
+fn a_step_that_has_left_its_plan_goes_on_above_what_is_alive_in_each_scope() {
+    let (steps, _) = yielding(&[0, 1, 2, 3], Reset::Keep);
+    let root = open(&steps, None);
+    let outer = steps.transient::<u8>(256, A256, 1).unwrap();
+    drop(steps.transient::<u8>(256, A256, 1).unwrap());
+    let inner = open_inner(&steps, None);
+    let live = steps.transient::<u8>(256, A256, 2).unwrap();
+    assert_eq!((outer.offset_bytes(), live.offset_bytes()), (0, 512));
+    assert_eq!(ask_for(&steps, 512).unwrap(), 768, "above both");
+    drop(live);
+    close(&steps, inner).unwrap();
+    assert_eq!(ask_for(&steps, 512).unwrap(), 256, "above what the inner scope found");
+    drop(outer);
+    close(&steps, root).unwrap();
+}
+
+#[test]
+fn what_a_step_wrote_before_it_left_its_plan_is_cleared_too() {
+    let (mut steps, _) = yielding(&[0, 1, 2, 3], Reset::Zero);
+    let root = open(&steps, None);
+    for _ in 0..3 {
+        let mut buffer = steps.transient::<u8>(256, A256, 1).unwrap();
+        buffer.view_mut().fill_bytes(0xff).unwrap();
+    }
+    assert_eq!(ask_for(&steps, 100).unwrap(), 0, "it has left the plan");
+    close(&steps, root).unwrap();
+    steps.select_plan(None);
+    let root = open(&steps, None);
+    let look = steps.transient::<u8>(1024, A256, 1).unwrap();
+    assert_eq!(look.as_slice(), [0; 1024]);
+    drop(look);
+    close(&steps, root).unwrap();
+}
+
+#[test]
+fn a_kept_buffer_that_the_bump_would_have_room_for_makes_a_step_leave_its_plan() {
+    for yields in [false, true] {
+        let mut steps = plain(Reset::Keep);
+        let table = if yields { table(&[0, 1, 2, 15]).yielding() } else { table(&[0, 1, 2, 15]) };
+        let plan = steps.add_plan(table).unwrap();
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        let live = steps.transient::<u8>(256, A256, 1).unwrap();
+        let kept = steps.persistent::<u8>(2048, A256, 1).unwrap();
+        assert!(kept.is_kept() && kept.offset_bytes() >= 2048);
+        assert_eq!((live.offset_bytes(), ask(&steps)), (0, 256));
+        assert!(steps.persistent::<u8>(2048, A256, 1).unwrap_err().is_exhausted());
+        drop(live);
+        close(&steps, root).unwrap();
+    }
+}
+
+#[test]
+fn a_step_does_not_leave_its_plan_below_what_was_bumped_above_it() {
+    let (mut steps, plan) = planned(&[0, 1]);
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    assert_eq!(ask(&steps), 0);
+    let above = steps.transient::<u8>(512, A256, 1).unwrap();
+    assert_eq!(above.offset_bytes(), 512);
+    assert!(ask_for(&steps, 3100).unwrap_err().is_exhausted());
+    drop(above);
+    close(&steps, root).unwrap();
+}
+
+#[test]
+fn a_plan_that_was_outgrown_says_so_and_the_next_step_is_bumped() {
+    let (mut steps, plan) = planned(&[0, 15]);
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    let both = [steps.transient::<u8>(256, A256, 1), steps.transient::<u8>(256, A256, 1)];
+    let told = ask_for(&steps, 1024).unwrap_err(); // The second lies at the region's end.
+    let facts = told.as_exhausted().unwrap().plan.unwrap();
+    assert!(facts.is_outgrown, "{told}");
+    drop(both);
+    close(&steps, root).unwrap();
+
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    assert_eq!((ask(&steps), ask(&steps), ask_for(&steps, 1024).unwrap()), (0, 256, 512));
+    let told = ask_for(&steps, 4096).unwrap_err();
+    assert_eq!(told.as_exhausted().unwrap().plan, None);
+    close(&steps, root).unwrap();
+
+    steps.select_plan(Some(plan));
+    let root = open(&steps, None);
+    assert_eq!((ask(&steps), ask(&steps)), (0, 15 * 256), "the bump has no room either");
     close(&steps, root).unwrap();
 }

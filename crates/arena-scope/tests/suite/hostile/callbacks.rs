@@ -105,8 +105,9 @@ fn a_panic_in_the_heap_counter_of_an_observer_leaves_nothing(
 struct Panicking;
 
 impl Planner for Panicking {
-    fn recorded(&mut self, _key: StepKey, _log: &StepLog) {
+    fn recorded(&mut self, _key: StepKey, _log: &StepLog) -> bool {
         callback("recorded");
+        true
     }
 
     fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
