@@ -2,6 +2,7 @@
 //!
 //! O(n^2), but it takes what the skyline cannot: buffers whose offset is fixed.
 
+use crate::deadline::Deadline;
 use crate::packing::{Item, Packing};
 use crate::skyline::order_by;
 
@@ -18,8 +19,14 @@ struct Placed {
     item: Item,
 }
 
-/// Offsets for `order` from first to last; `None` as soon as the peak would reach `limit`.
-pub(crate) fn place(packing: &Packing, order: &[u32], fit: Fit, limit: u64) -> Option<Vec<u64>> {
+/// Offsets for `order` from first to last; `None` as soon as the peak would reach `limit`, or too late.
+pub(crate) fn place(
+    packing: &Packing,
+    order: &[u32],
+    fit: Fit,
+    limit: u64,
+    deadline: Deadline,
+) -> Option<Vec<u64>> {
     let mut offsets = vec![0; packing.items.len()];
     let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
     let mut put = |placed: &mut Vec<Placed>, number: u32, offset: u64| {
@@ -29,10 +36,11 @@ pub(crate) fn place(packing: &Packing, order: &[u32], fit: Fit, limit: u64) -> O
         placed.insert(at, Placed { offset, top: offset + item.size, item });
         offset + item.size < limit
     };
-    for &number in order {
-        if let Some(offset) = packing.items[number as usize].fixed
-            && !put(&mut placed, number, offset)
-        {
+    let is_fixed = |number: u32| Some((packing.items[number as usize].fixed?, number));
+    let mut fixed: Vec<(u64, u32)> = order.iter().filter_map(|&number| is_fixed(number)).collect();
+    fixed.sort_unstable(); // so that each is put behind those before it
+    for (offset, number) in fixed {
+        if !put(&mut placed, number, offset) {
             return None;
         }
     }
@@ -40,7 +48,7 @@ pub(crate) fn place(packing: &Packing, order: &[u32], fit: Fit, limit: u64) -> O
         let item = &packing.items[number as usize];
         if item.fixed.is_none() {
             let offset = gap(&placed, item, fit);
-            if !put(&mut placed, number, offset) {
+            if !put(&mut placed, number, offset) || deadline.has_passed() {
                 return None;
             }
         }
@@ -69,18 +77,20 @@ fn gap(placed: &[Placed], item: &Item, fit: Fit) -> u64 {
     best.map_or(candidate, |(_, offset)| offset)
 }
 
-/// The orders worth trying, best first.
-pub(crate) fn orders(packing: &Packing) -> Vec<Vec<u32>> {
-    let conflicts = conflicts(packing);
+/// The orders worth trying, best first; each is made when it is asked for.
+pub(crate) fn orders(packing: &Packing) -> impl Iterator<Item = Vec<u32>> {
     let items = &packing.items;
     let area = |i: usize| u128::from(items[i].size) * u128::from(items[i].width());
-    vec![
-        order_by(packing, |i| items[i].size),
-        order_by(packing, |i| conflicts[i] as u128 * u128::from(items[i].size)),
-        order_by(packing, |i| (items[i].total, items[i].size)),
-        order_by(packing, |i| (items[i].total, area(i), items[i].width())),
-        order_by(packing, area),
-    ]
+    (0..5).map(move |key| match key {
+        0 => order_by(packing, |i| items[i].size),
+        1 => {
+            let conflicts = conflicts(packing);
+            order_by(packing, |i| conflicts[i] as u128 * u128::from(items[i].size))
+        }
+        2 => order_by(packing, |i| (items[i].total, items[i].size)),
+        3 => order_by(packing, |i| (items[i].total, area(i), items[i].width())),
+        _ => order_by(packing, area),
+    })
 }
 
 /// For each item how many others it meets.
@@ -128,9 +138,9 @@ mod tests {
             .unwrap(),
         );
         let order = [0, 1, 2];
-        assert_eq!(place(&packing, &order, Fit::First, u64::MAX).unwrap()[2], 0);
+        assert_eq!(place(&packing, &order, Fit::First, u64::MAX, Deadline::NEVER).unwrap()[2], 0);
         assert_eq!(packing.unit_bytes, 10);
-        assert_eq!(place(&packing, &order, Fit::Best, u64::MAX).unwrap()[2], 4);
-        assert_eq!(place(&packing, &order, Fit::Best, 6), None);
+        assert_eq!(place(&packing, &order, Fit::Best, u64::MAX, Deadline::NEVER).unwrap()[2], 4);
+        assert_eq!(place(&packing, &order, Fit::Best, 6, Deadline::NEVER), None);
     }
 }

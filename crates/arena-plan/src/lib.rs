@@ -46,6 +46,7 @@
 mod auto;
 mod below_bump;
 mod bound;
+mod deadline;
 mod draw;
 pub mod files;
 pub mod formats;
@@ -61,6 +62,7 @@ mod search;
 mod sections;
 mod skyline;
 mod solve;
+mod sweep;
 mod trace;
 mod validate;
 

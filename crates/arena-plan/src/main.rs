@@ -66,7 +66,9 @@ struct Solve {
     /// peak.
     #[arg(long)]
     capacity: Option<u64>,
-    /// Stop after this many seconds instead of after a fixed amount of work.
+    /// Stop solving after this many seconds instead of after a fixed amount of work. That is over in less than a
+    /// second for most files, and in about 10 seconds of one core for the hardest, with some 10 microseconds for
+    /// each buffer above 100,000. A million buffers need about a second at least.
     #[arg(long)]
     seconds: Option<f64>,
     /// Equal seeds give equal plans with one thread and no time limit.

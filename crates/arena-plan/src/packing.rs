@@ -1,6 +1,6 @@
 //! The instance as the solvers see it: whole units for bytes, sections for time, no empty buffers.
 
-use crate::bound::{live_totals, lower_bound_in};
+use crate::bound::{Bound, live_totals, lower_bound_in};
 use crate::instance::Instance;
 use crate::sections::Sections;
 
@@ -36,6 +36,8 @@ pub(crate) struct Packing {
     pub(crate) unit_bytes: u64,
     /// No peak can be lower.
     pub(crate) bound: u64,
+    /// The same in bytes.
+    pub(crate) bound_bytes: Bound,
 }
 
 impl Packing {
@@ -61,8 +63,9 @@ impl Packing {
             });
             buffer_of.push(index);
         }
-        let bound = lower_bound_in(instance, &sections).rounded_bytes / unit_bytes;
-        Self { items, buffer_of, sections: sections.count, unit_bytes, bound }
+        let bound_bytes = lower_bound_in(instance, &sections);
+        let bound = bound_bytes.rounded_bytes / unit_bytes;
+        Self { items, buffer_of, sections: sections.count, unit_bytes, bound, bound_bytes }
     }
 
     /// Offsets in bytes for every buffer from offsets in units for every item.
@@ -86,13 +89,44 @@ impl Packing {
         self.items.iter().zip(offsets).map(|(item, offset)| offset + item.size).max().unwrap_or(0)
     }
 
+    /// The fixed items where they are, the others one above another over all of them.
+    pub(crate) fn stacked(&self) -> Vec<u64> {
+        let fixed_top = |item: &Item| item.fixed.map(|offset| offset + item.size);
+        let mut top = self.items.iter().filter_map(fixed_top).max().unwrap_or(0);
+        let stack = |item: &Item| {
+            item.fixed.unwrap_or_else(|| {
+                let offset = top.next_multiple_of(item.align);
+                top = offset + item.size;
+                offset
+            })
+        };
+        self.items.iter().map(stack).collect()
+    }
+
+    /// The item numbers by rising section; those of the same section by number.
+    pub(crate) fn in_order_of(&self, section: impl Fn(&Item) -> u32) -> Vec<u32> {
+        // Sections are small numbers: they are counted, not compared.
+        let mut next = vec![0_u32; self.sections as usize + 2];
+        for item in &self.items {
+            next[section(item) as usize + 1] += 1;
+        }
+        for at in 1..next.len() {
+            next[at] += next[at - 1];
+        }
+        let mut order = vec![0; self.items.len()];
+        for (number, item) in (0..).zip(&self.items) {
+            let place = &mut next[section(item) as usize];
+            order[*place as usize] = number;
+            *place += 1;
+        }
+        order
+    }
+
     /// Groups of items with no section in common between groups, in order of time.
     pub(crate) fn components(&self) -> Vec<Vec<u32>> {
-        let mut order: Vec<u32> = (0..).take(self.items.len()).collect();
-        order.sort_by_key(|&item| (self.items[item as usize].first, item));
         let mut components: Vec<Vec<u32>> = Vec::new();
         let mut reach = 0;
-        for item in order {
+        for item in self.in_order_of(|item| item.first) {
             let Item { first, end, .. } = self.items[item as usize];
             match components.last_mut() {
                 Some(last) if first < reach => last.push(item),

@@ -141,8 +141,17 @@ impl Plan {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(instance: Instance, offsets_bytes: Vec<u64>) -> Result<Self, PlanError> {
-        let peak_bytes = validate(&instance, &offsets_bytes)?;
         let bound = lower_bound(&instance);
+        Self::with_bound(instance, offsets_bytes, bound)
+    }
+
+    /// [`new`](Self::new) with the bound already known.
+    pub(crate) fn with_bound(
+        instance: Instance,
+        offsets_bytes: Vec<u64>,
+        bound: Bound,
+    ) -> Result<Self, PlanError> {
+        let peak_bytes = validate(&instance, &offsets_bytes)?;
         Ok(Self { instance, offsets_bytes, peak_bytes, bound })
     }
 

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::deadline::Deadline;
 use crate::packing::Packing;
 
 const NONE: u32 = u32::MAX;
@@ -27,6 +28,8 @@ struct Picker {
     /// First leaf of the items born in or after each section.
     start: Vec<u32>,
     leaf_of: Vec<u32>,
+    /// Nodes looked at so far, over all packings.
+    looked_at: u64,
 }
 
 impl Picker {
@@ -50,7 +53,7 @@ impl Picker {
             })
             .collect();
         let leaves = packing.items.len().next_power_of_two();
-        Self { nodes: vec![EMPTY; 2 * leaves], leaves, start, leaf_of }
+        Self { nodes: vec![EMPTY; 2 * leaves], leaves, start, leaf_of, looked_at: 0 }
     }
 
     fn fill(&mut self, packing: &Packing, order: &[u32]) {
@@ -80,7 +83,8 @@ impl Picker {
     }
 
     /// The best rank among the items that live inside `from..to`, or `NONE`.
-    fn best_inside(&self, packing: &Packing, order: &[u32], from: u32, to: u32) -> u32 {
+    fn best_inside(&mut self, packing: &Packing, order: &[u32], from: u32, to: u32) -> u32 {
+        self.looked_at += 1;
         let mut best = NONE;
         let mut low = self.start[from as usize] as usize + self.leaves;
         let mut high = self.start[to as usize] as usize + self.leaves;
@@ -99,7 +103,8 @@ impl Picker {
         best
     }
 
-    fn descend(&self, node: usize, packing: &Packing, order: &[u32], to: u32, best: &mut u32) {
+    fn descend(&mut self, node: usize, packing: &Packing, order: &[u32], to: u32, best: &mut u32) {
+        self.looked_at += 1;
         let Node { rank, min_end } = self.nodes[node];
         if rank >= *best || min_end > to {
             return;
@@ -121,6 +126,7 @@ impl Picker {
 /// Reusable storage for [`Skyline::pack`].
 pub(crate) struct Skyline<'a> {
     packing: &'a Packing,
+    deadline: Deadline,
     picker: Picker,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// A stretch is named by its first section; these are indexed by that.
@@ -133,11 +139,17 @@ pub(crate) struct Skyline<'a> {
 }
 
 impl<'a> Skyline<'a> {
+    /// Looks at the tree's nodes between two looks at the clock.
+    const LOOKS_PER_TIME: u64 = 10_000;
+    /// Looks that placing a buffer takes at most in most instances.
+    const LOOKS_PER_BUFFER: u64 = 60;
+
     /// Items with fixed offsets are not respected: use the greedy orders for those.
-    pub(crate) fn new(packing: &'a Packing) -> Self {
+    pub(crate) fn new(packing: &'a Packing, deadline: Deadline) -> Self {
         let sections = packing.sections as usize;
         Self {
             packing,
+            deadline,
             picker: Picker::new(packing),
             heap: BinaryHeap::new(),
             height: vec![0; sections],
@@ -148,7 +160,7 @@ impl<'a> Skyline<'a> {
     }
 
     /// Packs the items, `order` from the most to the least wanted, and returns the peak; `None` as
-    /// soon as the peak would reach `limit`.
+    /// soon as the peak would reach `limit`, or too late.
     pub(crate) fn pack(&mut self, order: &[u32], limit: u64) -> Option<u64> {
         let packing = self.packing;
         if packing.items.is_empty() {
@@ -160,7 +172,14 @@ impl<'a> Skyline<'a> {
         self.set(0, packing.sections, 0, NONE);
         let mut peak = 0;
         let mut left = order.len();
+        let mut next_look = self.picker.looked_at;
         while left > 0 {
+            if self.picker.looked_at >= next_look {
+                if self.deadline.has_passed() {
+                    return None;
+                }
+                next_look = self.picker.looked_at + Self::LOOKS_PER_TIME;
+            }
             let Some(Reverse((height, start))) = self.heap.pop() else { break };
             let end = self.end[start as usize];
             if end == NONE || self.height[start as usize] != height {
@@ -185,6 +204,11 @@ impl<'a> Skyline<'a> {
             self.split(start, placed.first, placed.end, top);
         }
         Some(peak)
+    }
+
+    /// What the packings so far have cost, in buffers of a plain instance.
+    pub(crate) fn cost(&self) -> u64 {
+        self.picker.looked_at / Self::LOOKS_PER_BUFFER
     }
 
     fn set(&mut self, start: u32, end: u32, height: u64, previous: u32) {

@@ -1,9 +1,12 @@
 //! The stages, the cheapest first. A stage starts only if the stages before it were not enough.
 
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::deadline::Deadline;
 use crate::greedy::{self, Fit};
 use crate::instance::Instance;
 use crate::packing::Packing;
@@ -11,13 +14,16 @@ use crate::plan::Plan;
 use crate::restarts::RandomOrders;
 use crate::search::{Answer, Budget, Searcher};
 use crate::skyline::{Skyline, order_by};
+use crate::sweep;
 
 /// The goal and the budgets of the solver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Stop at a peak of at most this many bytes; `None`: as low as possible.
     pub capacity_bytes: Option<u64>,
-    /// Stop after this time. With a time limit the plan may differ from run to run.
+    /// Return after this time, with the best plan so far. Reading the buffers, a first plan and the check of
+    /// the plan cannot be left out: for a million buffers they take most of a second. With a time limit the
+    /// plan may differ from run to run.
     pub time_limit: Option<Duration>,
     /// Equal seeds give equal plans, if one thread searches and no time limit is reached.
     pub seed: u64,
@@ -25,12 +31,14 @@ pub struct Options {
     pub threads: NonZeroUsize,
     /// Buffers that random restarts may place, over all restarts.
     pub restart_budget: u64,
-    /// Nodes that the search may visit.
+    /// How long the search may last, in nodes that look at 2,000 buffers and moments; most look at fewer.
     pub node_budget: u64,
 }
 
 impl Default for Options {
-    /// About a second at most on one core; no time limit.
+    /// No time limit, and a fixed amount of work: most instances take less than a second. The hardest take
+    /// about ten seconds of one core for up to 100,000 buffers, and about ten microseconds more for each one
+    /// above. (With fixed offsets the time is quadratic in the buffers.)
     fn default() -> Self {
         Self {
             capacity_bytes: None,
@@ -38,7 +46,7 @@ impl Default for Options {
             seed: 0,
             threads: NonZeroUsize::MIN,
             restart_budget: 500_000,
-            node_budget: 500_000,
+            node_budget: 6_000_000,
         }
     }
 }
@@ -59,6 +67,9 @@ impl Options {
 /// Which stage found a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// Each buffer in its turn into the tightest free range: there was no time for more. Where offsets are
+    /// fixed: one above another.
+    Sweep,
     /// Skyline best fit by size, size x lifetime, or lifetime.
     Skyline,
     /// A greedy order.
@@ -109,10 +120,16 @@ impl Solution {
 pub fn solve(instance: &Instance, options: &Options) -> Solution {
     let begin = Instant::now();
     let packing = Packing::new(instance);
-    let mut portfolio = Portfolio::new(&packing, options, begin);
+    let mut portfolio = Portfolio::new(&packing, options);
+    if options.time_limit.is_some() {
+        portfolio.sweep();
+        let kept = begin.elapsed().mul_f64(Portfolio::KEPT_FOR_THE_END);
+        portfolio.deadline = Deadline::new(begin, options.time_limit, kept);
+    }
     portfolio.run();
     let offsets_bytes = packing.offsets_bytes(instance, &portfolio.offsets);
-    let plan = Plan::new(instance.clone(), offsets_bytes).expect("stages keep buffers apart");
+    let plan = Plan::with_bound(instance.clone(), offsets_bytes, packing.bound_bytes)
+        .expect("stages keep buffers apart");
     Solution {
         plan,
         proved_bytes: portfolio.proved * packing.unit_bytes,
@@ -121,10 +138,73 @@ pub fn solve(instance: &Instance, options: &Options) -> Solution {
     }
 }
 
+/// Where the search aims between the target and the peak, when no capacity says so.
+///
+/// Most instances that can be planned at the target are so after few rounds, so the target goes first. How
+/// hard another aim is does not follow from how low it is: a search mostly succeeds early or never. So each
+/// of several aims gets as many rounds as the others.
+#[derive(Default)]
+struct Ladder {
+    /// The rounds that each aim has had, the target among them.
+    rounds: HashMap<u64, u32>,
+    /// What went to the target, and to the other aims.
+    work: [u64; 2],
+    /// Rounds for other aims than the target.
+    others: u32,
+}
+
+impl Ladder {
+    const AIMS: usize = 9;
+    /// At first the target has so many rounds for each one of another aim.
+    const TARGET_ROUNDS: u32 = 4;
+    /// So many rounds of the target make up the first part.
+    const PATIENCE: u32 = 16;
+    /// Afterwards the other aims together have so many times the work of the target.
+    const OTHERS_SHARE: u64 = 2;
+
+    fn next(&self, target: u64, peak: u64) -> u64 {
+        let rounds = |aim: u64| self.rounds.get(&aim).copied().unwrap_or(0);
+        let target_is_next = if rounds(target) < Self::PATIENCE {
+            rounds(target) < Self::TARGET_ROUNDS * (self.others + 1)
+        } else {
+            self.work[1] / Self::OTHERS_SHARE > self.work[0]
+        };
+        if target_is_next {
+            return target;
+        }
+        Self::aims(target, peak).into_iter().min_by_key(|&aim| rounds(aim)).unwrap_or(target)
+    }
+
+    /// Counts a round for this aim, and returns how many it had before.
+    fn begin(&mut self, aim: u64, between: bool) -> u32 {
+        self.others += u32::from(between);
+        let rounds = self.rounds.entry(aim).or_default();
+        *rounds += 1;
+        *rounds - 1
+    }
+
+    /// Half, a quarter and an eighth of the way below the peak, and the roundest numbers: those stay the same
+    /// when the peak falls, and capacities are often round.
+    fn aims(target: u64, peak: u64) -> Vec<u64> {
+        let rung = |rung: u32| peak - ((peak - target) >> rung);
+        let mut aims: Vec<u64> = (1..=3).map(rung).filter(|&aim| aim < peak).collect();
+        for shift in (0..u64::BITS - 2).rev() {
+            let mut aim = (target + 1).next_multiple_of(1 << shift);
+            while aim < peak && aims.len() < Self::AIMS {
+                if aim & (1 << shift) != 0 && !aims.contains(&aim) {
+                    aims.push(aim);
+                }
+                aim += 1 << shift;
+            }
+        }
+        aims
+    }
+}
+
 struct Portfolio<'a> {
     packing: &'a Packing,
     options: &'a Options,
-    deadline: Option<Instant>,
+    deadline: Deadline,
     /// Good enough: at or below this, in units.
     target: u64,
     proved: u64,
@@ -133,7 +213,8 @@ struct Portfolio<'a> {
     peak: u64,
     offsets: Vec<u64>,
     stage: Stage,
-    groups: Vec<Vec<u32>>,
+    /// Made when a second plan is to be merged with the first.
+    groups: OnceCell<Vec<Vec<u32>>>,
 }
 
 impl<'a> Portfolio<'a> {
@@ -141,20 +222,25 @@ impl<'a> Portfolio<'a> {
     const GREEDY_BUFFERS: usize = 8_000;
     /// Buffers that restarts place per round, or one restart where that is more.
     const RESTARTS_PER_ROUND: u64 = 4_000;
+    /// Looks at items and sections for each node of the budget.
+    const WORK_PER_NODE: u64 = 2_000;
+    /// An order that is being made and the check at the end take about so many times as long as it took to
+    /// prepare and to sweep: both sort the buffers, and keep what is live in a map.
+    const KEPT_FOR_THE_END: f64 = 1.5;
 
-    fn new(packing: &'a Packing, options: &'a Options, begin: Instant) -> Self {
+    fn new(packing: &'a Packing, options: &'a Options) -> Self {
         let capacity = options.capacity_bytes.map_or(0, |bytes| bytes / packing.unit_bytes);
         Self {
             packing,
             options,
-            deadline: options.time_limit.and_then(|limit| begin.checked_add(limit)),
+            deadline: Deadline::NEVER,
             target: packing.bound.max(capacity),
             proved: packing.bound,
             impossible: false,
             peak: u64::MAX,
             offsets: vec![0; packing.items.len()],
             stage: Stage::Skyline,
-            groups: packing.components(),
+            groups: OnceCell::new(),
         }
     }
 
@@ -183,15 +269,22 @@ impl<'a> Portfolio<'a> {
     fn rounds(&mut self, fixed: bool) {
         let searcher = Searcher::new(self.packing);
         let mut orders = RandomOrders::new(self.packing, self.options.seed);
-        let mut skyline = Skyline::new(self.packing);
+        let mut skyline = Skyline::new(self.packing, self.deadline);
         let each = self.packing.items.len().max(1) as u64;
-        let mut restarts = if fixed { 0 } else { self.options.restart_budget / each };
-        let nodes = AtomicU64::new(self.options.node_budget);
-        let mut searching = searcher.can_search();
-        for round in 0_u32.. {
-            for _ in 0..Self::RESTARTS_PER_ROUND.div_ceil(each).min(restarts) {
-                restarts -= 1;
-                if let Some(peak) = skyline.pack(&orders.next_order(), self.peak) {
+        let mut restarts = if fixed { 0 } else { self.options.restart_budget };
+        let work = AtomicU64::new(self.options.node_budget.saturating_mul(Self::WORK_PER_NODE));
+        let mut searching = searcher.can_search(&|| self.deadline.has_passed());
+        let mut ladder = Ladder::default();
+        loop {
+            for _ in 0..Self::RESTARTS_PER_ROUND.div_ceil(each) {
+                if restarts < each {
+                    restarts = 0;
+                    break;
+                }
+                let cost = skyline.cost();
+                let packed = skyline.pack(&orders.next_order(), self.peak);
+                restarts = restarts.saturating_sub(each.max(skyline.cost() - cost));
+                if let Some(peak) = packed {
                     self.keep(peak, &skyline.offsets, Stage::Restart);
                 }
                 if self.done() {
@@ -199,8 +292,8 @@ impl<'a> Portfolio<'a> {
                 }
             }
             if searching {
-                self.search(&searcher, round, &nodes);
-                searching = nodes.load(Ordering::Relaxed) > 0 && !self.impossible;
+                self.search(&searcher, &mut ladder, &work);
+                searching = work.load(Ordering::Relaxed) > 0 && !self.impossible;
             }
             if self.done() || (restarts == 0 && !searching) {
                 return;
@@ -208,66 +301,66 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// One round of search for the target; where no capacity was given, now and then also for the middle
-    /// between it and what is there.
-    fn search(&mut self, searcher: &Searcher<'_>, round: u32, nodes: &AtomicU64) {
+    /// One round of search, for the target or for an aim between it and what is there.
+    fn search(&mut self, searcher: &Searcher<'_>, ladder: &mut Ladder, work: &AtomicU64) {
         let deadline = self.deadline;
         let budget = Budget {
-            nodes,
-            stop: &|| deadline.is_some_and(|deadline| Instant::now() >= deadline),
+            work,
+            stop: &|| deadline.has_passed(),
             threads: self.options.threads.get(),
             seed: self.options.seed,
         };
-        let mut aim = self.target;
-        while aim < self.peak {
-            let mut offsets = self.offsets.clone();
-            let answer = searcher.round(round, aim, &mut offsets, &budget);
-            // Equal peaks are taken over too: one group may have got lower.
-            let peak = self.packing.peak(&offsets);
-            if peak < self.peak {
-                self.stage = Stage::Search;
-            }
-            self.peak = peak;
-            self.offsets = offsets;
-            if answer == Answer::Infeasible {
-                self.proved = self.proved.max(aim + 1);
-                self.target = self.target.max(aim + 1);
-                self.impossible = self.options.capacity_bytes.is_some();
-            }
-            let only_target = self.options.capacity_bytes.is_some() || round % 4 < 3;
-            if only_target || self.done() {
-                return;
-            }
-            if answer == Answer::Found {
-                return;
-            }
-            let middle = aim + (self.peak - aim).div_ceil(2);
-            if middle == self.peak {
-                return;
-            }
-            aim = middle;
+        let aim = match self.options.capacity_bytes {
+            Some(_) => self.target,
+            None => ladder.next(self.target, self.peak),
+        };
+        let between = aim != self.target;
+        let round = ladder.begin(aim, between);
+        let before = work.load(Ordering::Relaxed);
+        let mut offsets = self.offsets.clone();
+        let answer = searcher.round(round, !between, aim, &mut offsets, &budget);
+        // Equal peaks are taken over too: one group may have got lower.
+        let peak = self.packing.peak(&offsets);
+        if peak < self.peak {
+            self.stage = Stage::Search;
         }
+        self.peak = peak;
+        self.offsets = offsets;
+        if answer == Answer::Infeasible {
+            self.proved = self.proved.max(aim + 1);
+            self.target = self.target.max(aim + 1);
+            self.impossible = self.options.capacity_bytes.is_some();
+        }
+        ladder.work[usize::from(between)] += before - work.load(Ordering::Relaxed);
     }
 
     fn done(&self) -> bool {
-        self.impossible || self.peak <= self.target || (self.peak != u64::MAX && self.late())
+        self.impossible || self.peak <= self.target || self.deadline.has_passed()
     }
 
-    fn late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    /// The plan for when the time is over before a better stage has ended.
+    fn sweep(&mut self) {
+        let fixed = self.packing.has_fixed();
+        let offsets = if fixed { self.packing.stacked() } else { sweep::place(self.packing) };
+        self.keep(self.packing.peak(&offsets), &offsets, Stage::Sweep);
     }
 
     fn keep(&mut self, peak: u64, offsets: &[u64], stage: Stage) {
         if peak < self.peak {
             self.stage = stage;
         }
+        if self.peak == u64::MAX {
+            self.offsets.copy_from_slice(offsets);
+            self.peak = peak;
+            return;
+        }
         // Groups are independent: each keeps its best offsets.
         let top = |offsets: &[u64], item: u32| {
             offsets[item as usize] + self.packing.items[item as usize].size
         };
-        for group in &self.groups {
+        for group in self.groups.get_or_init(|| self.packing.components()) {
             let peak_of = |offsets: &[u64]| group.iter().map(|&item| top(offsets, item)).max();
-            if self.peak == u64::MAX || peak_of(offsets) < peak_of(&self.offsets) {
+            if peak_of(offsets) < peak_of(&self.offsets) {
                 for &item in group {
                     self.offsets[item as usize] = offsets[item as usize];
                 }
@@ -278,8 +371,11 @@ impl<'a> Portfolio<'a> {
 
     fn skyline(&mut self) {
         let items = &self.packing.items;
-        let mut skyline = Skyline::new(self.packing);
+        let mut skyline = Skyline::new(self.packing, self.deadline);
         for key in 0..3 {
+            if self.done() {
+                return;
+            }
             let order = match key {
                 0 => order_by(self.packing, |i| items[i].size),
                 1 => {
@@ -291,22 +387,55 @@ impl<'a> Portfolio<'a> {
             if let Some(peak) = skyline.pack(&order, self.peak) {
                 self.keep(peak, &skyline.offsets, Stage::Skyline);
             }
-            if self.done() {
-                return;
-            }
         }
     }
 
     fn greedy(&mut self) {
-        for order in greedy::orders(self.packing) {
+        let large = self.packing.items.len() > Self::GREEDY_BUFFERS;
+        for order in greedy::orders(self.packing).take(if large { 1 } else { usize::MAX }) {
             for fit in [Fit::First, Fit::Best] {
-                if let Some(offsets) = greedy::place(self.packing, &order, fit, self.peak) {
-                    self.keep(self.packing.peak(&offsets), &offsets, Stage::Greedy);
-                }
                 if self.done() {
                     return;
                 }
+                let (limit, deadline) = (self.peak, self.deadline);
+                if let Some(offsets) = greedy::place(self.packing, &order, fit, limit, deadline) {
+                    self.keep(self.packing.peak(&offsets), &offsets, Stage::Greedy);
+                }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_search_aims_at_fractions_of_the_way_and_at_round_numbers() {
+        assert_eq!(Ladder::aims(963, 1080), [1022, 1051, 1066, 1024, 992, 1056, 976, 1008, 1040]);
+        assert_eq!(Ladder::aims(7, 9), [8]);
+        assert_eq!(Ladder::aims(7, 8), [0; 0]);
+    }
+
+    #[test]
+    fn the_target_has_four_rounds_in_five_at_first_and_then_half_the_work_of_the_other_aims() {
+        let mut ladder = Ladder::default();
+        let mut next = |rounds: usize| -> Vec<u64> {
+            let mut round = |_| {
+                let aim = ladder.next(963, 1080);
+                ladder.begin(aim, aim != 963);
+                ladder.work[usize::from(aim != 963)] += 1;
+                aim
+            };
+            (0..rounds).map(&mut round).collect()
+        };
+        assert_eq!(next(6), [963, 963, 963, 963, 1022, 963]);
+        assert_eq!(next(13).into_iter().filter(|&aim| aim == 963).count(), 11);
+        let later = next(300);
+        assert_eq!(later.iter().filter(|&&aim| aim == 963).count(), 90);
+        for each in Ladder::aims(963, 1080) {
+            let had = later.iter().filter(|&&aim| aim == each).count();
+            assert!(had == 23 || had == 24, "{each}: {had}");
         }
     }
 }

@@ -76,9 +76,9 @@ pub(crate) struct Span {
 
 /// Sweeps over time with the live address ranges in an ordered map; O(n log n).
 pub(crate) fn first_overlap(mut spans: Vec<Span>) -> Option<(usize, usize)> {
-    spans.sort_by_key(|span| span.birth);
+    spans.sort_unstable_by_key(|span| span.birth);
     let mut by_death: Vec<Span> = spans.clone();
-    by_death.sort_by_key(|span| span.death);
+    by_death.sort_unstable_by_key(|span| span.death);
     let mut dying = by_death.into_iter().peekable();
     // start -> (end, index); disjoint, so the neighbour on each side decides.
     let mut live: BTreeMap<u64, (u64, usize)> = BTreeMap::new();

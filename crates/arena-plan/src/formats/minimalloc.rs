@@ -3,7 +3,7 @@
 //! | column | other names | meaning |
 //! |---|---|---|
 //! | `id` | `buffer`, `buffer_id` | name of the buffer |
-//! | `lower` | `start`, `begin` | birth |
+//! | `lower` | `start`, `begin` | birth; times may be negative |
 //! | `upper` | | death, exclusive |
 //! | `end` | | in place of `upper`: last moment alive, inclusive |
 //! | `size` | | bytes |
@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use super::table::{Column, Row, Table};
+use super::table::{self, Column, Row, Table};
 use super::{InputError, Labelled, Problem};
 use crate::instance::{Buffer, Instance, InstanceError};
 
@@ -88,6 +88,7 @@ fn parse(text: &str, meaning: Offsets) -> Result<(Labelled, Vec<u64>), InputErro
     if meaning == Offsets::Judged && !table.has(OFFSET) {
         return Err(Problem::MissingColumn("offset").at(table.header()));
     }
+    let earlier = if text.contains('-') { earlier(&table)? } else { 0 };
     let mut seen = HashSet::new();
     let (mut labels, mut buffers, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     let mut offsets_bytes = Vec::new();
@@ -100,13 +101,13 @@ fn parse(text: &str, meaning: Offsets) -> Result<(Labelled, Vec<u64>), InputErro
         if row.text(GAPS).is_some() {
             return Err(Problem::Gaps.at(row.position(GAPS)));
         }
-        let mut buffer = buffer(&row, table.has(END))?;
+        let mut buffer = buffer(&row, table.has(END), earlier)?;
         if meaning == Offsets::Judged {
             let offset_bytes = buffer.fixed_offset_bytes.take();
             let place = row.position(OFFSET);
             offsets_bytes.push(offset_bytes.ok_or_else(|| Problem::NoOffset.at(place))?);
         }
-        labels.push(id.to_owned());
+        labels.push(table::name(id));
         buffers.push(buffer);
         rows.push(row);
     }
@@ -122,19 +123,29 @@ fn parse(text: &str, meaning: Offsets) -> Result<(Labelled, Vec<u64>), InputErro
         let position = row.map_or(table.header(), |row| row.position(column));
         Problem::Instance(error).at(position)
     })?;
-    Ok((Labelled { labels, instance }, offsets_bytes))
+    Ok((Labelled { labels, instance, earlier }, offsets_bytes))
 }
 
-fn buffer(row: &Row<'_>, inclusive: bool) -> Result<Buffer, InputError> {
-    let death = if inclusive {
-        let last = row.number(END)?;
-        let past = last.checked_add(1);
-        past.ok_or_else(|| Problem::NotANumber(last.to_string()).at(row.position(END)))?
-    } else {
-        row.number(UPPER)?
+/// How far the first moment lies before 0.
+fn earlier(table: &Table<'_>) -> Result<u64, InputError> {
+    let mut first = 0;
+    for row in table.rows() {
+        let row = row?;
+        let death = row.time(if table.has(END) { END } else { UPPER })?;
+        first = row.time(LOWER)?.min(death).min(first);
+    }
+    Ok(u64::try_from(-first).unwrap_or(u64::MAX))
+}
+
+fn buffer(row: &Row<'_>, inclusive: bool, earlier: u64) -> Result<Buffer, InputError> {
+    let moment = |column: usize, after: i128| {
+        let time = row.time(column)?;
+        u64::try_from(time + after + i128::from(earlier))
+            .map_err(|_| Problem::NotANumber(time.to_string()).at(row.position(column)))
     };
+    let death = if inclusive { moment(END, 1)? } else { moment(UPPER, 0)? };
     Ok(Buffer {
-        birth: row.number(LOWER)?,
+        birth: moment(LOWER, 0)?,
         death,
         size_bytes: row.number(SIZE)?,
         alignment_bytes: row.optional(ALIGNMENT)?.unwrap_or(1),
@@ -160,7 +171,10 @@ pub fn write_solution(
     writeln!(to, "id,lower,upper,size,{}offset", if aligned { "alignment," } else { "" })?;
     for (index, buffer) in labelled.instance.buffers().iter().enumerate() {
         let Buffer { birth, death, size_bytes, alignment_bytes, .. } = buffer;
-        write!(to, "{},{birth},{death},{size_bytes},", labelled.labels[index])?;
+        let time = |time: u64| i128::from(time) - i128::from(labelled.earlier);
+        let (name, lower, upper) =
+            (table::quoted(&labelled.labels[index]), time(*birth), time(*death));
+        write!(to, "{name},{lower},{upper},{size_bytes},")?;
         if aligned {
             write!(to, "{alignment_bytes},")?;
         }

@@ -18,6 +18,9 @@ pub struct Labelled {
     pub labels: Vec<String>,
     /// The buffers.
     pub instance: Instance,
+    /// How much earlier the file's times are than the instance's, which begin at 0 where the file has
+    /// negative ones; else 0.
+    pub earlier: u64,
 }
 
 /// A place in a text, both counted from 1; columns count characters.
@@ -136,9 +139,6 @@ pub fn text(bytes: &[u8]) -> Result<&str, InputError> {
 /// The first [`InputError`] in the file.
 pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
     let header = text.lines().next().unwrap_or("");
-    if header.split(',').any(|name| name.trim() == "op") {
-        trace::read(text, step)
-    } else {
-        minimalloc::read(text)
-    }
+    let plain = |name: &str| name.trim_matches([table::BYTE_ORDER_MARK, '"', ' ', '\t']) == "op";
+    if header.split(',').any(plain) { trace::read(text, step) } else { minimalloc::read(text) }
 }

@@ -1,9 +1,13 @@
 //! Comma-separated rows under a header, with the place of each cell.
 //!
-//! Neither format knows quotes, and every error must name its column, which a general CSV reader
-//! does not report.
+//! Every error must name its column, which a general CSV reader does not report. A cell ends with its line, also
+//! between quotes.
+
+use std::borrow::Cow;
 
 use super::{InputError, Position, Problem};
+
+pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// What a column is called, its other names, and whether it must be there.
 pub(super) struct Column {
@@ -27,6 +31,7 @@ pub(super) struct Row<'t> {
 
 impl<'t> Table<'t> {
     pub(super) fn new(text: &'t str, columns: &[Column]) -> Result<Self, InputError> {
+        let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let nowhere = Position { line: 1, column: 1 };
         let (number, header) = lines.next().ok_or_else(|| Problem::Empty.at(nowhere))?;
@@ -88,6 +93,15 @@ impl<'t> Row<'t> {
         self.text(column).map(|_| self.number(column)).transpose()
     }
 
+    /// The moment in a cell that must hold one: it may be negative.
+    pub(super) fn time(&self, column: usize) -> Result<i128, InputError> {
+        let text = self.text(column).unwrap_or("");
+        match text.strip_prefix('-').map(str::parse::<u64>) {
+            Some(Ok(before)) if text.as_bytes()[1].is_ascii_digit() => Ok(-i128::from(before)),
+            _ => self.number(column).map(i128::from),
+        }
+    }
+
     /// The number in a cell that must hold one.
     pub(super) fn number(&self, column: usize) -> Result<u64, InputError> {
         let text = self.text(column).unwrap_or("");
@@ -100,15 +114,39 @@ impl<'t> Row<'t> {
     }
 }
 
-/// The trimmed cells of a line, each with the place of its first character.
+/// The trimmed cells of a line, each with the place of its first character. Quotes around a cell are taken off,
+/// and a comma between them is part of it.
 fn cells(line: &str, number: usize) -> Vec<(&str, Position)> {
-    let mut column = 1;
-    line.split(',')
-        .map(|cell| {
-            let indent = cell.chars().take_while(|c| c.is_whitespace()).count();
-            let position = Position { line: number, column: column + indent };
-            column += cell.chars().count() + 1;
-            (cell.trim(), position)
-        })
-        .collect()
+    let mut cells = Vec::new();
+    let (mut rest, mut column) = (Some(line), 1);
+    while let Some(from) = rest {
+        let indent = from.chars().take_while(|c| c.is_whitespace()).count();
+        let quoted = from.trim_start().starts_with('"');
+        let mut inside = false;
+        let end = from.find(|c| {
+            inside ^= quoted && c == '"';
+            c == ',' && !inside
+        });
+        let cell = end.map_or(from, |end| &from[..end]);
+        let text = cell.trim();
+        let unquoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        cells.push((unquoted.unwrap_or(text), Position { line: number, column: column + indent }));
+        column += cell.chars().count() + 1;
+        rest = end.map(|end| &from[end + 1..]);
+    }
+    cells
+}
+
+/// A name as it is meant: inside of quotes, two quotes stand for one.
+pub(super) fn name(text: &str) -> String {
+    text.replace("\"\"", "\"")
+}
+
+/// A name as it is written: in quotes where a comma or a quote is in it.
+pub(super) fn quoted(name: &str) -> Cow<'_, str> {
+    if name.contains([',', '"']) || name.trim() != name {
+        Cow::Owned(format!("\"{}\"", name.replace('"', "\"\"")))
+    } else {
+        Cow::Borrowed(name)
+    }
 }

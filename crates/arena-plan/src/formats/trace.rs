@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::table::{Column, Table};
+use super::table::{self, Column, Table};
 use super::{InputError, Labelled, Problem};
 use crate::trace::Trace;
 
@@ -50,7 +50,7 @@ pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
         match op {
             "alloc" => {
                 let number = wanted.then(|| {
-                    labels.push(id.to_owned());
+                    labels.push(table::name(id));
                     trace.alloc(size_bytes, 1)
                 });
                 if live.insert(id, Live { size_bytes, number }).is_some() {
@@ -80,5 +80,5 @@ pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
         return Err(Problem::NoSuchStep(step).at(table.header()));
     }
     let instance = trace.instance().map_err(|error| Problem::Instance(error).at(table.header()))?;
-    Ok(Labelled { labels, instance })
+    Ok(Labelled { labels, instance, earlier: 0 })
 }

@@ -21,12 +21,22 @@ use tree::{Outcome, Tree};
 
 /// What a search may use.
 pub(crate) struct Budget<'a> {
-    /// Nodes left, over all groups and threads; a node of a large group counts as several.
-    pub(crate) nodes: &'a AtomicU64,
+    /// Looks at items and sections left, over all groups and threads.
+    pub(crate) work: &'a AtomicU64,
     /// Asked now and then whether to stop.
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
     pub(crate) threads: usize,
     pub(crate) seed: u64,
+}
+
+impl Budget<'_> {
+    /// Takes work off the budget; false when it is time to stop.
+    fn charge(&self, work: u64) -> bool {
+        let left = self.work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(work))
+        });
+        left.is_ok_and(|left| left > work) && !(self.stop)()
+    }
 }
 
 /// How a round over all groups ended.
@@ -59,26 +69,31 @@ impl<'p> Searcher<'p> {
     }
 
     /// One round: looks for offsets with a peak of at most `capacity`, and improves `offsets` group by
-    /// group; groups that are within the capacity stay as they are.
+    /// group; groups that are within the capacity stay as they are. With `prove` one attempt may last until
+    /// it has shown that there are none.
     pub(crate) fn round(
         &self,
         round: u32,
+        prove: bool,
         capacity: u64,
         offsets: &mut [u64],
         budget: &Budget<'_>,
     ) -> Answer {
         let mut answer = Answer::Found;
+        budget.charge(self.packing.items.len() as u64);
         for group in &self.groups {
             let top = |&item: &u32| offsets[item as usize] + self.packing.items[item as usize].size;
             if group.items.iter().map(top).max().unwrap_or(0) <= capacity {
                 continue;
             }
-            let model = group.model.get_or_init(|| Model::new(self.packing, &group.items));
-            let Some(model) = model else {
+            if (budget.stop)() {
+                return Answer::Unknown;
+            }
+            let Some(model) = group.model(self.packing, budget.stop) else {
                 answer = Answer::Unknown;
                 continue;
             };
-            match search_group(model, round, capacity, budget) {
+            match search_group(model, round, prove, capacity, budget) {
                 Outcome::Found(found) => {
                     for (&item, offset) in model.origin.iter().zip(found) {
                         offsets[item as usize] = offset;
@@ -91,38 +106,44 @@ impl<'p> Searcher<'p> {
         answer
     }
 
-    /// Whether any group above `capacity` is small enough to be searched.
-    pub(crate) fn can_search(&self) -> bool {
-        self.groups.iter().any(|group| {
-            group.model.get_or_init(|| Model::new(self.packing, &group.items)).is_some()
-        })
+    /// Whether any group is small enough to be searched.
+    pub(crate) fn can_search(&self, stop: &dyn Fn() -> bool) -> bool {
+        self.groups.iter().any(|group| !stop() && group.model(self.packing, stop).is_some())
+    }
+}
+
+impl Group {
+    fn model(&self, packing: &Packing, stop: &dyn Fn() -> bool) -> Option<&Model> {
+        self.model.get_or_init(|| Model::new(packing, &self.items, stop)).as_ref()
     }
 }
 
 /// Threads take the round's attempts in turn; the first to end decides.
-fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -> Outcome {
+fn search_group(
+    model: &Model,
+    round: u32,
+    prove: bool,
+    capacity: u64,
+    budget: &Budget<'_>,
+) -> Outcome {
     let next_attempt = AtomicU64::new(0);
     let decided = AtomicBool::new(false);
     let outcome = Mutex::new(Outcome::Stopped);
-    let stop = || decided.load(Ordering::Relaxed) || (budget.stop)();
-    let cost = model.node_cost();
+    let charge = |work| budget.charge(work) && !decided.load(Ordering::Relaxed);
     let work = || {
         let mut blame = vec![0.0; model.sections];
-        while !stop() {
+        while charge(0) {
             let attempt = next_attempt.fetch_add(1, Ordering::Relaxed);
             if attempt >= PER_ROUND {
                 return;
             }
-            let granted =
-                take(budget.nodes, orders::node_limit(model, round, attempt).saturating_mul(cost));
-            if granted == 0 {
-                return;
-            }
             let style = Style::new(model, budget.seed, round, attempt);
-            let mut nodes = granted.div_ceil(cost);
             let ended = match Tree::new(model, capacity, style, blame) {
                 Some(mut tree) => {
-                    let ended = tree.run(&mut nodes, &stop);
+                    let ended = tree.run(
+                        orders::node_limit(model, round, prove && attempt == PER_ROUND - 1),
+                        &charge,
+                    );
                     // What went wrong counts for the next attempts, less and less.
                     blame = tree.into_blame();
                     blame.iter_mut().for_each(|section| *section /= 2.0);
@@ -133,7 +154,6 @@ fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -
                     Outcome::Infeasible
                 }
             };
-            budget.nodes.fetch_add((nodes * cost).min(granted), Ordering::Relaxed);
             if ended != Outcome::Stopped && !decided.swap(true, Ordering::Relaxed) {
                 *outcome.lock().unwrap_or_else(PoisonError::into_inner) = ended;
             }
@@ -150,14 +170,4 @@ fn search_group(model: &Model, round: u32, capacity: u64, budget: &Budget<'_>) -
         });
     }
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes up to `wanted` from what is left.
-fn take(left: &AtomicU64, wanted: u64) -> u64 {
-    let before = left
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            Some(left.saturating_sub(wanted))
-        })
-        .unwrap_or(0);
-    before.min(wanted)
 }

@@ -5,19 +5,22 @@ use crate::packing::{Item, Packing};
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Lists of different length in one allocation.
+#[derive(Clone)]
 pub(super) struct Lists {
     start: Vec<u32>,
     values: Vec<u32>,
 }
 
 impl Lists {
-    fn collect(lists: impl Iterator<Item = Vec<u32>>) -> Self {
-        let (mut start, mut values) = (vec![0], Vec::new());
-        for list in lists {
-            values.extend(list);
-            start.push(u32::try_from(values.len()).expect("as checked in Model::new"));
+    /// Lists of these lengths, to be filled.
+    fn of_lengths(lengths: &[u32]) -> Self {
+        let mut start = vec![0];
+        let mut end = 0;
+        for length in lengths {
+            end += length;
+            start.push(end);
         }
-        Self { start, values }
+        Self { start, values: vec![0; end as usize] }
     }
 
     pub(super) fn of(&self, index: usize) -> &[u32] {
@@ -38,9 +41,12 @@ pub(super) struct Model {
     /// The item of the packing that each one is.
     pub(super) origin: Vec<u32>,
     pub(super) sections: usize,
-    pairs: usize,
     /// For each item those it meets.
     pub(super) meets: Lists,
+    /// For each section the items alive in it.
+    pub(super) members: Lists,
+    /// For each section its live total as a share of the largest.
+    pub(super) fullness: Vec<f64>,
     /// For each item the next one of the same size and lifetime, or `NONE`.
     pub(super) twin_after: Vec<u32>,
 }
@@ -49,8 +55,9 @@ impl Model {
     /// More pairs than this are not searched: a node would cost too much.
     const MAX_PAIRS: usize = 4_000_000;
 
-    /// `group` holds item numbers of the packing in order of birth. `None` when it is too large.
-    pub(super) fn new(packing: &Packing, group: &[u32]) -> Option<Self> {
+    /// `group` holds item numbers of the packing in order of birth. `None` when it is too large, or when
+    /// `stop` says so.
+    pub(super) fn new(packing: &Packing, group: &[u32], stop: &dyn Fn() -> bool) -> Option<Self> {
         if group.len() > Self::MAX_PAIRS {
             return None;
         }
@@ -65,6 +72,7 @@ impl Model {
         let sections = items.iter().map(|item| item.end).max().unwrap_or(0) as usize;
         let mut pairs = 0;
         let mut later = Vec::with_capacity(items.len());
+        let mut met = vec![0_u32; items.len()];
         for (index, item) in items.iter().enumerate() {
             // In order of birth, those that meet `item` and come after it are one run.
             let run = items[index + 1..].iter().take_while(|other| other.first < item.end).count();
@@ -72,13 +80,24 @@ impl Model {
             if pairs > Self::MAX_PAIRS {
                 return None;
             }
-            later.push(index + 1..index + 1 + run);
+            let run = index + 1..index + 1 + run;
+            met[index] += run.len() as u32;
+            met[run.clone()].iter_mut().for_each(|count| *count += 1);
+            later.push(run);
         }
-        let mut meets = vec![Vec::new(); items.len()];
+        if stop() {
+            return None;
+        }
+        let mut meets = Lists::of_lengths(&met);
+        let mut next = meets.start.clone();
+        let mut add = |index: usize, other: usize| {
+            meets.values[next[index] as usize] = other as u32;
+            next[index] += 1;
+        };
         for (index, run) in later.into_iter().enumerate() {
             for other in run {
-                meets[index].push(other as u32);
-                meets[other].push(index as u32);
+                add(index, other);
+                add(other, index);
             }
         }
         let mut twin_after = vec![NONE; items.len()];
@@ -100,8 +119,9 @@ impl Model {
         Some(Self {
             origin: group.to_vec(),
             sections,
-            pairs,
-            meets: Lists::collect(meets.into_iter()),
+            meets,
+            fullness: fullness(&items, sections),
+            members: members(&items, sections),
             twin_after,
             sizes: items.iter().map(|item| item.size).collect(),
             aligns: items.iter().map(|item| item.align).collect(),
@@ -109,32 +129,36 @@ impl Model {
         })
     }
 
-    /// For each section its live total as a share of the largest.
-    #[expect(clippy::cast_precision_loss, reason = "only used to weigh sections")]
-    pub(super) fn fullness(&self) -> Vec<f64> {
-        let mut totals = vec![0_u64; self.sections];
-        for item in &self.items {
-            for section in item.first..item.end {
-                totals[section as usize] += item.size;
-            }
-        }
-        let most = totals.iter().copied().max().unwrap_or(0).max(1) as f64;
-        totals.into_iter().map(|total| total as f64 / most).collect()
+    /// What looking at every item once in each of its sections costs.
+    pub(super) fn area(&self) -> u64 {
+        self.members.values.len() as u64
     }
+}
 
-    /// What a node costs, in nodes of a model where each item meets 64 others.
-    pub(super) fn node_cost(&self) -> u64 {
-        (self.pairs as u64 / (32 * self.items.len().max(1) as u64)).max(1)
-    }
-
-    /// For each section the items alive in it.
-    pub(super) fn members(&self) -> Lists {
-        let mut members = vec![Vec::new(); self.sections];
-        for (index, item) in (0..).zip(&self.items) {
-            for section in item.first..item.end {
-                members[section as usize].push(index);
-            }
+#[expect(clippy::cast_precision_loss, reason = "only used to weigh sections")]
+fn fullness(items: &[Item], sections: usize) -> Vec<f64> {
+    let mut totals = vec![0_u64; sections];
+    for item in items {
+        for total in &mut totals[item.first as usize..item.end as usize] {
+            *total += item.size;
         }
-        Lists::collect(members.into_iter())
     }
+    let most = totals.iter().copied().max().unwrap_or(0).max(1) as f64;
+    totals.into_iter().map(|total| total as f64 / most).collect()
+}
+
+fn members(items: &[Item], sections: usize) -> Lists {
+    let mut lengths = vec![0; sections];
+    for item in items {
+        lengths[item.first as usize..item.end as usize].iter_mut().for_each(|length| *length += 1);
+    }
+    let mut members = Lists::of_lengths(&lengths);
+    let mut next = members.start.clone();
+    for (index, item) in (0..).zip(items) {
+        for next in &mut next[item.first as usize..item.end as usize] {
+            members.values[*next as usize] = index;
+            *next += 1;
+        }
+    }
+    members
 }

@@ -19,13 +19,13 @@ pub(super) struct Style {
     pub(super) importance: Vec<f64>,
 }
 
-/// Nodes for an attempt: twice what placing every item takes, then 3 % more per round. The last attempt of
-/// a round grows faster: only a whole tree proves that there is no solution.
-pub(super) fn node_limit(model: &Model, round: u32, attempt: u64) -> u64 {
+/// Nodes for an attempt: twice what placing every item takes, then 3 % more per round. An attempt
+/// that is to `prove` grows faster: only a whole tree shows that there is no solution.
+pub(super) fn node_limit(model: &Model, round: u32, prove: bool) -> u64 {
     let nodes = 2 * model.items.len() as u64;
     let grown = |nodes: u64| nodes.saturating_add(nodes.div_ceil(33)).min(1 << 32);
     let nodes = (0..round).fold(nodes, |nodes, _| grown(nodes));
-    if attempt == PER_ROUND - 1 { nodes << (round / 8).min(20) } else { nodes }
+    if prove { nodes << (round / 8).min(20) } else { nodes }
 }
 
 impl Style {
@@ -64,6 +64,6 @@ impl Style {
         let scale = 0.5 * 200.0_f64.powf(random.random_range(0.0..1.0));
         let power: f64 = random.random_range(8.0..24.0);
         let weigh = |full: f64| 0.3 + scale * full.powf(power);
-        Self { rank, importance: model.fullness().into_iter().map(weigh).collect() }
+        Self { rank, importance: model.fullness.iter().copied().map(weigh).collect() }
     }
 }

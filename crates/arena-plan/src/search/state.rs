@@ -4,6 +4,8 @@
 //! it would come to rest now. `low` is proved: no solution below this node has it lower. An item with
 //! `low > support` was *passed over*: it must come to rest on an item that is not placed yet.
 
+use std::cell::Cell;
+
 use super::model::{Lists, Model, NONE};
 
 enum Change {
@@ -31,6 +33,8 @@ pub(super) struct State<'m> {
     pub(super) options: Vec<u32>,
     /// For each section how often it was the reason for going back.
     pub(super) blame: Vec<f64>,
+    /// Items and sections looked at so far.
+    work: Cell<u64>,
 }
 
 impl<'m> State<'m> {
@@ -44,13 +48,15 @@ impl<'m> State<'m> {
             support: start,
             placed: vec![false; model.items.len()],
             trail: Vec::new(),
-            members: model.members(),
+            members: model.members.clone(),
             touched: Vec::new(),
             is_touched: vec![false; model.sections],
             scratch: Vec::new(),
             rests_on: vec![NONE; model.items.len()],
             options: vec![0; model.sections],
             blame,
+            // The copies and orders that an attempt begins with, and its first look at each section.
+            work: Cell::new(2 * model.area() + 16 * model.items.len() as u64),
         };
         for item in 0..model.items.len() {
             if !state.raise_twin_after(item) {
@@ -60,6 +66,14 @@ impl<'m> State<'m> {
         state.touched = (0..).take(model.sections).collect();
         state.is_touched.fill(true);
         state.check_touched().then_some(state)
+    }
+
+    pub(super) fn look_at(&self, count: usize) {
+        self.work.set(self.work.get() + count as u64);
+    }
+
+    pub(super) fn work(&self) -> u64 {
+        self.work.get()
     }
 
     /// A point to come back to with [`undo`](Self::undo).
@@ -87,6 +101,7 @@ impl<'m> State<'m> {
     /// item that would fit there whole could drop into the hole, a solution looked at elsewhere. (A fixed
     /// one below it must be placed first.)
     pub(super) fn placeable(&self, item: usize) -> bool {
+        self.look_at(self.model.meets.of(item).len());
         let offset = self.support[item];
         self.low[item] == offset
             && self.model.meets.of(item).iter().all(|&other| {
@@ -103,6 +118,7 @@ impl<'m> State<'m> {
         self.trail.push(Change::Placed(item));
         self.touch(at);
         let top = self.support[at] + self.model.sizes[at];
+        self.look_at(self.model.meets.of(at).len());
         for &other in self.model.meets.of(at) {
             let met = other as usize;
             if self.placed[met] {
@@ -138,6 +154,7 @@ impl<'m> State<'m> {
     /// The lowest offset at which an item can rest on an unplaced one. Only those count that reach above
     /// its support and leave no room for it there.
     fn rest_on_unplaced(&mut self, item: usize) -> Option<u64> {
+        self.look_at(self.model.meets.of(item).len());
         let blocked_from = self.support[item] + self.model.sizes[item];
         let mut lowest = u64::MAX;
         for &number in self.model.meets.of(item) {
@@ -164,6 +181,7 @@ impl<'m> State<'m> {
 
     /// Raises what follows and checks the sections that have changed.
     fn settle(&mut self, among: &[u32]) -> bool {
+        self.look_at(among.len());
         for &item in among {
             let at = item as usize;
             if self.placed[at] || self.low[at] == self.support[at] || self.still_rests(at) {
@@ -262,6 +280,7 @@ impl<'m> State<'m> {
         let members = self.members.of_mut(section);
         self.scratch.clear();
         let mut sorted = 0;
+        let mut moves = 0;
         for read in 0..members.len() {
             let item = members[read];
             if self.placed[item as usize] {
@@ -274,16 +293,20 @@ impl<'m> State<'m> {
                 members[at] = members[at - 1];
                 at -= 1;
             }
+            moves += sorted - at;
             members[at] = item;
             sorted += 1;
         }
         members[sorted..].copy_from_slice(&self.scratch);
+        // A member costs several times what a look at another item does.
+        let cost = 4 * members.len() + moves;
         let (mut end, mut total) = (0, 0);
         for &item in &members[..sorted] {
             let size = self.model.sizes[item as usize];
             end = self.low[item as usize].max(end) + size;
             total += size;
         }
+        self.work.set(self.work.get() + cost as u64);
         if end > self.capacity {
             return (end, 0);
         }

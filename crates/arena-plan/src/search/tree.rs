@@ -46,11 +46,15 @@ pub(super) struct Tree<'m> {
     stack: Vec<Frame>,
     pool: Vec<u32>,
     groups: Vec<Group>,
+    /// What `charge` has been told of the state's work.
+    charged: u64,
 }
 
 impl<'m> Tree<'m> {
     /// How many sections are looked at for an item to place before falling back to the lowest one.
     const SECTIONS_TRIED: usize = 4;
+    /// Some tens of microseconds.
+    const WORK_PER_CHARGE: u64 = 1 << 16;
 
     /// `blame` comes from earlier attempts. `None` when it is plain from the start that there is no
     /// solution.
@@ -61,7 +65,14 @@ impl<'m> Tree<'m> {
         blame: Vec<f64>,
     ) -> Option<Self> {
         let state = State::new(model, capacity, blame)?;
-        Some(Self { state, style, stack: Vec::new(), pool: Vec::new(), groups: Vec::new() })
+        Some(Self {
+            state,
+            style,
+            stack: Vec::new(),
+            pool: Vec::new(),
+            groups: Vec::new(),
+            charged: 0,
+        })
     }
 
     /// For each section how often it was the reason for going back.
@@ -69,8 +80,15 @@ impl<'m> Tree<'m> {
         self.state.blame
     }
 
-    /// Searches until `nodes` are used up; `stop` is asked now and then.
-    pub(super) fn run(&mut self, nodes: &mut u64, stop: &dyn Fn() -> bool) -> Outcome {
+    /// Searches until `nodes` are used up. `charge` is told now and then how much work was done, and says
+    /// whether to go on.
+    pub(super) fn run(&mut self, nodes: u64, charge: &dyn Fn(u64) -> bool) -> Outcome {
+        let outcome = self.descend(nodes, charge);
+        charge(self.state.work() - self.charged);
+        outcome
+    }
+
+    fn descend(&mut self, mut nodes: u64, charge: &dyn Fn(u64) -> bool) -> Outcome {
         let all = (0..).take(self.style.rank.len());
         self.pool.extend(all);
         self.open(Group { start: 0, end: self.pool.len() });
@@ -87,10 +105,17 @@ impl<'m> Tree<'m> {
                         self.stack.pop();
                         Step::Failed
                     } else {
-                        if *nodes == 0 || (nodes.is_multiple_of(1024) && stop()) {
+                        let done = self.state.work() - self.charged;
+                        if done >= Self::WORK_PER_CHARGE {
+                            self.charged += done;
+                            if !charge(done) {
+                                return Outcome::Stopped;
+                            }
+                        }
+                        if nodes == 0 {
                             return Outcome::Stopped;
                         }
-                        *nodes -= 1;
+                        nodes -= 1;
                         let mark = self.state.mark();
                         let frame = self.stack.last_mut().expect("a frame is open");
                         frame.choice = choice;
@@ -154,6 +179,7 @@ impl<'m> Tree<'m> {
         let mut tried = [NONE; Self::SECTIONS_TRIED];
         for turn in 0..tried.len() {
             let mut best = (f64::MAX, NONE);
+            self.state.look_at((end - first) as usize);
             for section in first..end {
                 let at = section as usize;
                 let options = self.state.options[at];
@@ -178,6 +204,7 @@ impl<'m> Tree<'m> {
     fn lowest(&self, items: &[u32]) -> u32 {
         let mut best = (u64::MAX, NONE);
         let mut choice = NONE;
+        self.state.look_at(items.len());
         for &item in items {
             let at = item as usize;
             let key = (self.state.support[at], self.style.rank[at]);

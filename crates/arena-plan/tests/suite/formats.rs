@@ -16,7 +16,12 @@ use rstest::rstest;
 #[case::long_row("id,lower,upper,size\na,0,1,2,3\n", 2, 1, "5 instead of 4")]
 #[case::no_number("id,lower,upper,size\na,0,1,2\nb,0,one,2\n", 3, 5, "\"one\" is not a whole")]
 #[case::empty_number("id,lower,upper,size\na,,1,2\n", 2, 3, "\"\" is not a whole number")]
-#[case::negative("id,lower,upper,size\na,-1,1,2\n", 2, 3, "\"-1\" is not a whole number")]
+#[case::negative("id,lower,upper,size\na,0,1,-2\n", 2, 7, "\"-2\" is not a whole number")]
+#[case::minus_plus("id,lower,upper,size\na,-+1,1,2\n", 2, 3, "\"-+1\" is not a whole number")]
+#[case::negative_backwards("id,lower,upper,size\na,-1,-2,2\n", 2, 6, "death must come after")]
+#[case::far_apart("id,lower,upper,size\na,-1,18446744073709551615,2\n", 2, 6, "not a whole number")]
+#[case::after_quotes("id,lower,upper,size\n\"a,b\",0,1,x\n", 2, 11, "\"x\" is not a whole")]
+#[case::open_quotes("id,lower,upper,size\n\"a,0,1,2\n", 2, 1, "1 instead of 4")]
 #[case::plus("id,lower,upper,size\na,+1,2,2\n", 2, 3, "\"+1\" is not a whole number")]
 #[case::fraction("id,lower,upper,size\na,0,1,2.5\n", 2, 7, "\"2.5\" is not a whole number")]
 #[case::too_large("id,lower,upper,size\na,0,1,18446744073709551616\n", 2, 7, "not a whole number")]
@@ -136,4 +141,33 @@ fn a_step_holds_what_is_born_in_it_until_its_end() {
     let whole = trace::read(text, None).unwrap();
     assert_eq!(whole.labels, ["w", "a", "b", "c"]);
     assert_eq!(whole.instance.buffers()[2], Buffer::new(3, 5, 20));
+}
+
+#[test]
+fn negative_times_are_read_and_written_as_they_were() {
+    let text = "id,lower,upper,size\na,-5,-2,10\nb,-2,3,20\n";
+    let labelled = formats::read(text, None).unwrap();
+    assert_eq!(labelled.instance.buffers(), [Buffer::new(0, 3, 10), Buffer::new(3, 8, 20)]);
+    let mut written = Vec::new();
+    minimalloc::write_solution(&mut written, &labelled, &[0, 0]).unwrap();
+    assert_eq!(
+        String::from_utf8(written).unwrap(),
+        "id,lower,upper,size,offset\na,-5,-2,10,0\nb,-2,3,20,0\n"
+    );
+    let inclusive = formats::read("id,lower,end,size\na,-1,-1,10\n", None).unwrap();
+    assert_eq!(inclusive.instance.buffers(), [Buffer::new(0, 1, 10)]);
+}
+
+#[test]
+fn a_byte_order_mark_and_quoted_cells_are_read_and_names_are_quoted_where_needed() {
+    let text = "\u{feff}\"id\",\"lower\",upper,size\n\"a, \"\"b\"\"\",\"0\",2,10\nc,1,3,20\n";
+    let labelled = formats::read(text, None).unwrap();
+    assert_eq!(labelled.labels, ["a, \"b\"", "c"]);
+    let mut written = Vec::new();
+    minimalloc::write_solution(&mut written, &labelled, &[0, 10]).unwrap();
+    let written = String::from_utf8(written).unwrap();
+    assert!(written.contains("\n\"a, \"\"b\"\"\",0,2,10,0\nc,1,3,20,10\n"), "{written}");
+    assert_eq!(minimalloc::read_solution(&written).unwrap(), (labelled, vec![0, 10]));
+    let trace = "\u{feff}\"op\",id,size_bytes,stream,step\nalloc,\"x,1\",8,0,0\n";
+    assert_eq!(formats::read(trace, None).unwrap().labels, ["x,1"]);
 }

@@ -3,6 +3,7 @@
 mod draw;
 mod files;
 mod formats;
+mod limits;
 mod never_worse;
 mod optimum;
 mod planned_run;
