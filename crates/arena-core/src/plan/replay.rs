@@ -73,6 +73,7 @@ impl Replay {
     /// The step, which is counted, goes on without its plan.
     pub(crate) fn leave_plan(&self) {
         self.counters.end_step();
+        self.table().rearm(); // Drops of what is alive are not counted any more.
         self.script.end_counted(false, StepSignature::default());
     }
 

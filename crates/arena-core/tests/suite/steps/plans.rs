@@ -328,6 +328,25 @@ fn a_kept_buffer_that_the_bump_would_have_room_for_makes_a_step_leave_its_plan()
 }
 
 #[test]
+fn the_step_after_one_that_left_its_plan_behind_the_last_slot_is_as_planned() {
+    let mut steps = plain(Reset::Keep);
+    let plan = steps.add_plan(table(&[0, 14, 0])).unwrap();
+    for n in 0..3 {
+        steps.select_plan(Some(plan));
+        let root = open(&steps, None);
+        assert_eq!((ask(&steps), ask(&steps)), (0, 14 * 256));
+        let last = steps.transient::<u8>(256, A256, 1).unwrap();
+        assert_eq!(last.offset_bytes(), 0);
+        if n == 0 {
+            drop(steps.persistent::<u8>(1024, A256, 1).unwrap());
+        }
+        drop(last);
+        close(&steps, root).unwrap();
+        assert_eq!(deviations(&steps, plan), Deviations::default(), "step {n}");
+    }
+}
+
+#[test]
 fn a_step_does_not_leave_its_plan_below_what_was_bumped_above_it() {
     let (mut steps, plan) = planned(&[0, 1]);
     steps.select_plan(Some(plan));
