@@ -38,7 +38,8 @@ fn a_time_limit_is_kept(#[case] buffers: Vec<Buffer>, #[case] limit_ms: u64) {
     let begin = Instant::now();
     let _ = solve(&instance, &Options::within(limit));
     let elapsed = begin.elapsed();
-    assert!(elapsed <= 3 * limit.max(Duration::from_millis(100)), "{elapsed:?}");
+    // Two seconds for a machine that is busy: without a limit these take ten and more.
+    assert!(elapsed <= 3 * limit + Duration::from_secs(2), "{elapsed:?}");
 }
 
 #[test]
