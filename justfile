@@ -35,10 +35,9 @@ instructions *ARGUMENTS:
     scripts/instructions.sh {{ARGUMENTS}}
 
 # The compiler is a stable one, hence the bootstrap flag. Some tests leak a guard on purpose, so leaks are not
-# looked for.
+# looked for. A sanitizer reserves more addresses than the limit of one test allows.
 
 # The tests of our crates under AddressSanitizer
-# A sanitizer reserves more addresses than the limit of one test allows.
 san:
     ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p watermark-arena-core -p arena-scope -p arena-plan -p arena-train --lib --tests --target x86_64-unknown-linux-gnu --target-dir target/san -- --skip does_not_compile --skip one_gibibyte
 
