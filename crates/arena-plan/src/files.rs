@@ -172,7 +172,7 @@ pub fn print(text: &str) -> Result<(), FileError> {
     write(Path::new(STANDARD), |to| to.write_all(text.as_bytes()))
 }
 
-/// Writes a line to the standard error. A program whose messages nobody can read goes on; `eprintln!` would panic.
+/// Writes a line to the standard error. If that is closed, the program goes on, where `eprintln!` would panic.
 pub fn tell(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -284,7 +284,7 @@ fn replace(
     File::open(folder)?.sync_all()
 }
 
-/// A new temporary file, locked, so that nobody takes it for a leftover. It is removed when dropped.
+/// A new temporary file. Its lock tells other programs that it is in use. It is removed when dropped.
 fn unfinished_file(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
     loop {
         let file = Builder::new()

@@ -52,7 +52,7 @@ pub struct PlannedRun {
 pub struct PlannedKind {
     /// The key of its root scopes.
     pub key: StepKey,
-    /// The plan, or why there is none: then its steps are bumped.
+    /// The plan. Without one the steps are bumped, and this is the reason.
     pub step: Result<PlannedStep, String>,
     /// The bytes that a bumped step takes above the mark.
     pub bumped_bytes: u64,

@@ -155,11 +155,11 @@ struct Ladder {
 
 impl Ladder {
     const AIMS: usize = 9;
-    /// At first the target has so many rounds for each one of another aim.
+    /// In the first part, the rounds of the target for each round of another aim.
     const TARGET_ROUNDS: u32 = 4;
-    /// So many rounds of the target make up the first part.
+    /// The rounds of the target in the first part.
     const PATIENCE: u32 = 16;
-    /// Afterwards the other aims together have so many times the work of the target.
+    /// In the second part, the work of all other aims together as a multiple of the work of the target.
     const OTHERS_SHARE: u64 = 2;
 
     fn next(&self, target: u64, peak: u64) -> u64 {
@@ -224,8 +224,8 @@ impl<'a> Portfolio<'a> {
     const RESTARTS_PER_ROUND: u64 = 4_000;
     /// Looks at items and sections for each node of the budget.
     const WORK_PER_NODE: u64 = 2_000;
-    /// An order that is being made and the check at the end take about so many times as long as it took to
-    /// prepare and to sweep: both sort the buffers, and keep what is live in a map.
+    /// The time that is kept for the order that is being made and for the check at the end, as a multiple of the
+    /// time for preparing and sweeping. All of these sort the buffers and keep the live ones in a map.
     const KEPT_FOR_THE_END: f64 = 1.5;
 
     fn new(packing: &'a Packing, options: &'a Options) -> Self {

@@ -199,7 +199,7 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// # Safety
     ///
     /// The range lies in memory that this device obtained, its address and `bytes` are multiples of the
-    /// pattern's bytes, and nobody else reads or writes it until the stream has passed this call.
+    /// pattern's bytes. No other code reads or writes the range before the stream has finished this call.
     unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError>;
 
     /// Copies from the host to `to_address`. `from` may be changed as soon as the call returns.

@@ -70,7 +70,7 @@ impl<'p> Searcher<'p> {
 
     /// One round: looks for offsets with a peak of at most `capacity`, and improves `offsets` group by
     /// group; groups that are within the capacity stay as they are. With `prove` one attempt may last until
-    /// it has shown that there are none.
+    /// it has shown that no such offsets exist.
     pub(crate) fn round(
         &self,
         round: u32,
