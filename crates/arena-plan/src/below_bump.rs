@@ -6,6 +6,8 @@ use std::cmp::Reverse;
 use arena_scope::record::{StepEvent, StepLog};
 
 use crate::instance::{Buffer, Instance};
+use crate::packing::Packing;
+use crate::sweep;
 
 /// Where the bump's cursor is after each request of a recorded step that is not empty, from the step's start on:
 /// no buffer may end above it.
@@ -32,55 +34,41 @@ pub(crate) fn holds(instance: &Instance, offsets_bytes: &[u64], limits: &[u64]) 
     ends.zip(limits).all(|((buffer, offset), limit)| offset + buffer.size_bytes <= *limit)
 }
 
-/// With more buffers than this only the order of births is tried: the time of the others grows with the square of
-/// their number.
+/// With more buffers than this only the sweep is tried: the time of the orders grows with the square of their
+/// number.
 const MOST: usize = 4096;
 
-/// Offsets that hold the limits, with the lowest peak that a few orders find. In the order of births there are
-/// always some: the lowest free place is below the highest live buffer, or right on it, and under the bump those
-/// lie above one another.
+/// Offsets that hold the limits, with the lowest peak that the sweep and a few orders find. The sweep always holds
+/// them: it puts each buffer below the end of the highest live one, or right on it, and under the bump the live
+/// buffers lie above one another.
 pub(crate) fn place(instance: &Instance, limits: &[u64]) -> Vec<u64> {
     let buffers = instance.buffers();
-    let births: Vec<usize> = (0..buffers.len()).collect();
-    let lifetime = |buffer: &Buffer| buffer.death - buffer.birth;
-    let area = |buffer: &Buffer| u128::from(buffer.size_bytes) * u128::from(lifetime(buffer));
-    let mut orders = vec![births];
+    let packing = Packing::new(instance);
+    let mut placed = vec![packing.offsets_bytes(instance, &sweep::place(&packing))];
     if buffers.len() <= MOST {
-        let sorted = |key: &dyn Fn(&Buffer) -> u128| {
-            let mut order = orders[0].clone();
+        let lifetime = |buffer: &Buffer| u128::from(buffer.death - buffer.birth);
+        let size = |buffer: &Buffer| u128::from(buffer.size_bytes);
+        let area = |buffer: &Buffer| size(buffer) * lifetime(buffer);
+        let keys: [&dyn Fn(&Buffer) -> u128; 3] = [&size, &area, &lifetime];
+        placed.extend(keys.into_iter().filter_map(|key| {
+            let mut order: Vec<usize> = (0..buffers.len()).collect();
             order.sort_by_key(|&number| Reverse(key(&buffers[number])));
-            order
-        };
-        let more = [
-            sorted(&|buffer| buffer.size_bytes.into()),
-            sorted(&area),
-            sorted(&|buffer| lifetime(buffer).into()),
-        ];
-        orders.extend(more);
+            in_order(buffers, &order, limits)
+        }));
     }
-    let placed =
-        orders.iter().enumerate().filter_map(|(n, order)| in_order(buffers, order, n == 0, limits));
     let peak = |offsets: &Vec<u64>| {
         let ends = offsets.iter().zip(buffers).map(|(offset, buffer)| offset + buffer.size_bytes);
         ends.max()
     };
-    placed.min_by_key(peak).unwrap_or_default()
+    placed.into_iter().min_by_key(peak).unwrap_or_default()
 }
 
 /// Each buffer in turn at the lowest place that is free for its whole life, unless that is above its limit.
-fn in_order(
-    buffers: &[Buffer],
-    order: &[usize],
-    by_birth: bool,
-    limits: &[u64],
-) -> Option<Vec<u64>> {
+fn in_order(buffers: &[Buffer], order: &[usize], limits: &[u64]) -> Option<Vec<u64>> {
     let mut offsets = vec![0; buffers.len()];
     let mut placed: Vec<(u64, usize)> = Vec::with_capacity(order.len()); // sorted by the offset
     for &number in order {
-        let Buffer { birth, size_bytes, alignment_bytes, .. } = buffers[number];
-        if by_birth {
-            placed.retain(|&(_, other)| buffers[other].death > birth);
-        }
+        let Buffer { size_bytes, alignment_bytes, .. } = buffers[number];
         let mut start = 0_u64;
         for &(taken, other) in &placed {
             if start + size_bytes <= taken {
