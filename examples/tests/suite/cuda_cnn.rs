@@ -1,10 +1,9 @@
 //! `cudarc_cnn` on the stand-in: its losses, its gradients, and what a step asks of the driver.
 
-use arena_testing::{open_nvrtc, skip};
-use cuda_standin::Standin;
 use program::{Mnist, Options, Param, Trainer, run};
 
 use crate::cnn_reference::{Layer, loss};
+use crate::standin;
 
 #[path = "../../cudarc_cnn.rs"]
 #[allow(dead_code, reason = "it is a program, of which the tests use a part")]
@@ -21,16 +20,6 @@ fn options(batch: usize) -> Options {
         test_images: 16,
         seed: 1,
     }
-}
-
-/// The stand-in, with NVRTC for the kernels.
-fn standin() -> Option<Standin> {
-    let standin = Standin::load().unwrap();
-    if open_nvrtc() {
-        return Some(standin);
-    }
-    skip("libnvrtc.so.12 is not installed; scripts/kernels.sh installs it");
-    None
 }
 
 /// The losses of eight steps, as bits, with the kernels as NVRTC 12.9.86 compiles them: a change that only moves
