@@ -3,13 +3,16 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use super::code::{Failure, done};
 use super::context::{Restore, with_current};
+use super::contexts;
 use super::event::Event;
+use super::peers::Peers;
 use super::presence;
 use super::ranges::Ranges;
 use crate::bytes::Alignment;
@@ -46,20 +49,28 @@ pub struct Cuda {
     /// The error that broke the device.
     lost: OnceLock<DeviceError>,
     ranges: Option<Ranges>,
-    /// Read by calls that must not be captured, written by who begins a capture.
-    capturing: RwLock<()>,
+    /// Read by calls that must not be captured, written by who begins a capture, with the thread that does.
+    capturing: RwLock<Option<ThreadId>>,
+    /// Contexts of other devices that may be reading the arena's memory.
+    peers: Peers,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
 
 impl Cuda {
-    /// The device with this number, in its primary context, with a new stream.
+    /// The device with this number, in its primary context, with a new stream. For a program that does not use
+    /// CUDA by itself: one that has a context passes it to [`in_context`](Self::in_context), or a stream to
+    /// [`on`](Self::on). All devices of this call with one number share one context object.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Device`](crate::ErrorKind::Device) with [`DeviceErrorKind::Unavailable`] when there
-    /// is no driver, no such device, or only an older driver; or the driver's refusal. The error says which.
-    /// It never panics.
+    /// is no driver, no such device, or only an older driver; with [`DeviceErrorKind::Refused`] when the program
+    /// uses the primary context already, or the driver refuses. The error says which. It never panics.
+    ///
+    /// A context that the program makes *after* this call cannot be noticed. Two context objects of cudarc do not
+    /// wait for each other's work, so a copy on a stream of the one may come too late for the other. Take
+    /// [`context`](Self::context) instead.
     pub fn new(ordinal: usize) -> Result<Self, Error> {
         let name = format!("cuda:{ordinal}");
         let count = presence::device_count(&name)?;
@@ -73,15 +84,25 @@ impl Cuda {
             .into());
         }
         let _restore = Restore::remember();
-        let refused = |call, code| Failure::Driver { call, code }.on(&name);
-        let context = CudaContext::new(ordinal)
-            .map_err(|error| refused("cuDevicePrimaryCtxRetain", error.0))?;
-        let stream = context.new_stream().map_err(|error| refused("cuStreamCreate", error.0))?;
+        Self::in_context(&contexts::shared(ordinal, &name)?)
+    }
+
+    /// The device of a context that the program has, with a new stream of it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn in_context(context: &Arc<CudaContext>) -> Result<Self, Error> {
+        let _restore = Restore::remember();
+        let stream = context.new_stream().map_err(|error| {
+            let name = format!("cuda:{}", context.ordinal());
+            Failure::Driver { call: "cuStreamCreate", code: error.0 }.on(&name)
+        })?;
         Self::on(stream)
     }
 
-    /// The device of an existing stream, to which the arena then belongs. The null stream is accepted, but no
-    /// graph can be captured on it.
+    /// The device of a stream that the program has, to which the arena then belongs. What the program queues on it
+    /// is ordered with the arena's work. The null stream is accepted, but no graph can be captured on it.
     ///
     /// # Errors
     ///
@@ -97,8 +118,9 @@ impl Cuda {
             .into());
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
-        let (ranges, capturing, restore) = (None, RwLock::new(()), Restore::nothing());
-        Ok(Self { stream, name, streams, lost, ranges, capturing, restore })
+        let (ranges, capturing, restore) = (None, RwLock::new(None), Restore::nothing());
+        let peers = Peers::default();
+        Ok(Self { stream, name, streams, lost, ranges, capturing, peers, restore })
     }
 
     /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
@@ -195,7 +217,7 @@ impl Cuda {
     pub(crate) fn not_in_capture(
         &self,
         call: &'static str,
-    ) -> Result<RwLockReadGuard<'_, ()>, Failure> {
+    ) -> Result<RwLockReadGuard<'_, Option<ThreadId>>, Failure> {
         let held = self.capturing.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, and the status goes into a live variable.
@@ -207,9 +229,23 @@ impl Cuda {
         }
     }
 
-    /// Held while a capture begins: no thread is between [`not_in_capture`](Self::not_in_capture) and the end
-    /// of its call.
-    pub(crate) fn no_call_is_under_way(&self) -> RwLockWriteGuard<'_, ()> {
+    /// [`not_in_capture`](Self::not_in_capture) for a call that queues nothing on the arena's stream: it may also come
+    /// from another thread than the one that captures, because captures of this device are thread-local.
+    pub(crate) fn not_captured_here(
+        &self,
+        call: &'static str,
+    ) -> Result<RwLockReadGuard<'_, Option<ThreadId>>, Failure> {
+        let held = self.capturing.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if held.is_some_and(|thread| thread != std::thread::current().id()) {
+            return Ok(held);
+        }
+        drop(held);
+        self.not_in_capture(call)
+    }
+
+    /// Held while a capture begins, with the thread that captures from then on: no thread is between
+    /// [`not_in_capture`](Self::not_in_capture) and the end of its call.
+    pub(crate) fn no_call_is_under_way(&self) -> RwLockWriteGuard<'_, Option<ThreadId>> {
         self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -226,6 +262,18 @@ impl Cuda {
         }
         // It has landed, or the device is lost, which says more than what came before.
         last.and(first)
+    }
+
+    /// A stream to declare for the work of another context, if that is current: a copy to another device is being
+    /// queued then. Whoever waits for this stream waits for that context.
+    pub(crate) fn stream_for_peers(&self) -> Result<Option<Arc<CudaStream>>, DeviceError> {
+        // Not in `call`, which makes the own context current.
+        self.peers.note(&self.stream).map_err(|failure| failure.on(&self.name))
+    }
+
+    /// Waits for the contexts that [`stream_for_peers`](Self::stream_for_peers) noted.
+    fn wait_for_peers(&self, stream: &CudaStream) -> Result<(), Failure> {
+        if *stream == *self.stream { Ok(()) } else { self.peers.wait() }
     }
 
     /// Makes a stream, of this context or another one, wait for what is queued on the arena's stream;
@@ -445,8 +493,9 @@ unsafe impl Device for Cuda {
         &self.stream
     }
 
+    /// A stream of another device or context as well: events order them too.
     fn owns_stream(&self, stream: &Arc<CudaStream>) -> bool {
-        stream.context() == self.context() && !is_per_thread(stream)
+        !is_per_thread(stream)
     }
 
     fn health(&self) -> Result<(), DeviceError> {
@@ -471,18 +520,32 @@ unsafe impl Device for Cuda {
         self.call(|| Event::new(self.context()))
     }
 
+    /// An event is recorded on streams of its own context only. So for a stream of another one, one of that
+    /// context is recorded there, the arena's stream waits for it, and `event` is recorded behind that.
     fn record(&self, event: &Event, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
-        self.call(|| record(event, stream))
+        self.call(|| {
+            if stream.context() != self.context() {
+                let there = with_current(stream.context(), || {
+                    let there = Event::new(stream.context())?;
+                    record(&there, stream).map(|()| there)
+                })?;
+                wait(&self.stream, &there)?;
+                return record(event, &self.stream);
+            }
+            self.wait_for_peers(stream)?;
+            record(event, stream)
+        })
     }
 
     fn wait(&self, stream: &Arc<CudaStream>, event: &Event) -> Result<(), DeviceError> {
-        self.call(|| wait(stream, event))
+        self.call(|| with_current(stream.context(), || wait(stream, event)))
     }
 
     fn synchronise_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
         self.call(|| {
             let _held = self.not_in_capture("cuStreamSynchronize")?;
-            synchronise(stream)
+            self.wait_for_peers(stream)?;
+            with_current(stream.context(), || synchronise(stream))
         })
     }
 }
