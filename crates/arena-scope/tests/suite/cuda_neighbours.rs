@@ -131,6 +131,29 @@ fn a_step_s_buffer_that_is_copied_to_another_device_arrives(
     }
 }
 
+/// No thread waits for it.
+#[test]
+fn a_copy_of_the_arena_s_own_between_devices_is_ordered_on_both() {
+    let standin = Standin::load().unwrap();
+    for seed in 0..SEEDS {
+        standin.reset(seed);
+        assert!(standin.set_devices(2));
+        let (mut a, b) = (arena_of(Cuda::new(0).unwrap()), arena_of(Cuda::new(1).unwrap()));
+        let mut y = b.persistent::<f32>(16).unwrap();
+        standin.clear_calls();
+        a.scope(|step| {
+            let x = step.upload(&ONES)?;
+            y.view_mut().copy_from(x.view())
+        })
+        .unwrap();
+        assert_eq!(standin.calls("cuCtxSynchronize"), 0);
+        assert_eq!(standin.calls("cuStreamSynchronize"), 0);
+        a.scope(|step| step.upload(&[9.0_f32; 16]).map(drop)).unwrap();
+        a.device().synchronise().unwrap();
+        assert_eq!(y.view().to_vec().unwrap(), ONES, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_copy_from_another_device_into_a_step_s_buffer_arrives() {
     let standin = Standin::load().unwrap();

@@ -469,6 +469,7 @@ unsafe impl Device for Cuda {
         })
     }
 
+    /// The driver learns from the addresses on which devices the two ends lie, so they may be two.
     unsafe fn copy_within(
         &self,
         to_address: u64,
@@ -476,12 +477,10 @@ unsafe impl Device for Cuda {
         bytes: u64,
     ) -> Result<(), DeviceError> {
         self.call(|| {
-            let stream = self.stream.cu_stream();
-            // SAFETY: the caller gives two ranges of regions of this device that do not overlap.
-            let code = unsafe {
-                sys::cuMemcpyDtoDAsync_v2(to_address, from_address, length(bytes), stream)
-            };
-            done("cuMemcpyDtoDAsync", code)
+            let (bytes, stream) = (length(bytes), self.stream.cu_stream());
+            // SAFETY: the caller gives two ranges of regions of such devices that do not overlap.
+            let code = unsafe { sys::cuMemcpyAsync(to_address, from_address, bytes, stream) };
+            done("cuMemcpyAsync", code)
         })
     }
 
