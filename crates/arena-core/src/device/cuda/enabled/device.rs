@@ -15,6 +15,7 @@ use super::event::Event;
 use super::peers::Peers;
 use super::presence;
 use super::ranges::Ranges;
+use super::staging::{Staged, Staging};
 use crate::bytes::Alignment;
 use crate::device::{Device, DeviceMemory, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
@@ -53,6 +54,8 @@ pub struct Cuda {
     capturing: RwLock<Option<ThreadId>>,
     /// Contexts of other devices that may be reading the arena's memory.
     peers: Peers,
+    /// Where uploads from pageable memory lie on their way; made by the first of them.
+    staging: Mutex<Option<Staging>>,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
@@ -119,8 +122,8 @@ impl Cuda {
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
         let (ranges, capturing, restore) = (None, RwLock::new(None), Restore::nothing());
-        let peers = Peers::default();
-        Ok(Self { stream, name, streams, lost, ranges, capturing, peers, restore })
+        let (peers, staging) = (Peers::default(), Mutex::new(None));
+        Ok(Self { stream, name, streams, lost, ranges, capturing, peers, staging, restore })
     }
 
     /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
@@ -249,6 +252,23 @@ impl Cuda {
         self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Queues a copy from the host on the arena's stream.
+    ///
+    /// # Safety
+    ///
+    /// `to_address` is that of `len` bytes of the region; `from` is readable for as many until the copy has ended.
+    unsafe fn queue_copy_in(
+        &self,
+        to_address: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), Failure> {
+        let stream = self.stream.cu_stream();
+        // SAFETY: by what the caller promises; the stream is alive.
+        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to_address, from.cast(), len, stream) };
+        done("cuMemcpyHtoDAsync", code)
+    }
+
     /// Waits for the arena's stream on behalf of host memory that is only borrowed, and that a queued copy
     /// may still use: this returns when that copy has ended. A driver that refuses the wait for a passing
     /// reason is asked again until it knows, for the borrow ends with the call; a lost device runs nothing
@@ -290,6 +310,16 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
+        let staging = self.staging.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(staging) = staging.take() {
+            let waited = self.call_even_if_lost(|| match synchronise(&self.stream) {
+                Err(failure) if !failure.runs_nothing_more() => Err(failure),
+                _ => Ok(()),
+            });
+            if waited.is_err() {
+                staging.leak();
+            }
+        }
         self.restore = Restore::remember();
     }
 }
@@ -437,23 +467,40 @@ unsafe impl Device for Cuda {
         })
     }
 
-    /// From pageable memory an asynchronous copy returns once its source has been copied to staging
-    /// memory (CUDA driver API, "API synchronization behavior", asynchronous memcpy). From pinned memory
-    /// it may be read later, so that is waited for, also when the call that queues it fails: it may report an
-    /// earlier error. To overlap such a copy use cudarc's calls on
-    /// the buffer, which keep a pinned source busy with an event.
+    /// Pageable memory is copied into page-locked memory of the device's own first, so the call waits for the stream
+    /// only after some MiB that are still on their way. Page-locked memory of the caller is read when the copy runs,
+    /// so that is waited for, also when the call that queues it fails: it may report an earlier error. To overlap such
+    /// a copy use cudarc's calls on the buffer, which keep a pinned source busy with an event.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.call(|| {
             let _held = self.not_in_capture("cuMemcpyHtoDAsync")?;
-            let pinned = is_pinned(from)?;
-            let (source, stream) = (from.as_ptr().cast::<c_void>(), self.stream.cu_stream());
-            // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is
-            // borrowed until it was read: by the call if pageable, until the wait below if pinned. Nothing
-            // unwinds in between.
-            let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to_address, source, from.len(), stream) };
-            let queued = done("cuMemcpyHtoDAsync", code);
-            let landed = if pinned { self.wait_for_borrowed() } else { Ok(()) };
-            queued.and(landed)
+            let mut staging = self.staging.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let is_pageable = !is_pinned(from)?;
+            if staging.is_none() && is_pageable {
+                // Without page-locked memory the copy is waited for instead.
+                *staging = Staging::new(self.context()).ok();
+            }
+            match &mut *staging {
+                Some(staging) if is_pageable => {
+                    let (mut to_address, mut from) = (to_address, from);
+                    while !from.is_empty() {
+                        let Staged { from: staged, len } = staging.take(from, &self.stream)?;
+                        // SAFETY: the caller gives a range of the region with as many bytes as `from` had, of which
+                        // those that were taken come next. They stay where they are until the copy has ended.
+                        unsafe { self.queue_copy_in(to_address, staged, len) }?;
+                        to_address += len as u64;
+                        from = &from[len..];
+                    }
+                    Ok(())
+                }
+                _ => {
+                    // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is borrowed
+                    // until the wait below. Nothing unwinds in between.
+                    let queued =
+                        unsafe { self.queue_copy_in(to_address, from.as_ptr(), from.len()) };
+                    queued.and(self.wait_for_borrowed())
+                }
+            }
         })
     }
 

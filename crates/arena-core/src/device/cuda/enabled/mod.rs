@@ -10,6 +10,7 @@ mod peers;
 pub(crate) mod pinned;
 mod presence;
 mod ranges;
+mod staging;
 
 pub use device::Cuda;
 pub use event::Event;
