@@ -52,7 +52,8 @@ impl OrderedSet {
         let at = self.spare;
         let at = if at == NONE {
             self.nodes.push(node);
-            u32::try_from(self.nodes.len() - 1).expect("four billion keys take more memory than there is")
+            u32::try_from(self.nodes.len() - 1)
+                .expect("four billion keys take more memory than there is")
         } else {
             self.spare = self.nodes[at as usize].right;
             self.nodes[at as usize] = node;

@@ -182,8 +182,8 @@ impl Recording {
 
     fn index_all(&mut self) {
         while let Some(&(start, end)) = self.spans.get(self.indexed) {
+            self.remove(start, end);
             if start < end {
-                self.remove(start, end);
                 self.index.insert((start, self.indexed as u64), 0);
             }
             self.indexed += 1;
@@ -197,6 +197,9 @@ impl Recording {
 
     /// Takes the requests that have one of these bytes out of the index.
     fn remove(&mut self, start: u64, end: u64) {
+        if start == end {
+            return; // It has no byte.
+        }
         if let Some(before) = self.index.last_before((start, 0))
             && self.spans[place(before.1)].1 > start
         {
@@ -228,4 +231,73 @@ impl Eq for Recording {}
 #[expect(clippy::cast_possible_truncation, reason = "it came from an index")]
 const fn place(number: u64) -> usize {
     number as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Change {
+        Push(u64, u64),
+        Pop,
+        Forget(u64, u64),
+        Find,
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let (start, bytes) = (1..60_u64, 0..12_u64);
+        prop_oneof![
+            4 => (start.clone(), bytes.clone()).prop_map(|(start, bytes)| Change::Push(start, bytes)),
+            1 => Just(Change::Pop),
+            1 => (start, bytes).prop_map(|(start, bytes)| Change::Forget(start, start + bytes)),
+            4 => Just(Change::Find),
+        ]
+    }
+
+    proptest! {
+        // A request may reach into older ones in any way: those are dead then.
+        #[test]
+        fn the_newest_request_that_shares_no_byte_with_a_newer_one_is_found(
+            changes in prop::collection::vec(change(), 1..80),
+        ) {
+            let (mut recording, mut alive) = (Recording::default(), Vec::<(usize, u64, u64)>::new());
+            // A request that is taken back took no byte of a buffer that was alive.
+            let (mut requests, mut may_pop) = (0, false);
+            let apart = |start: u64, end: u64| move |&(_, from, to): &(usize, u64, u64)| {
+                to <= start || end <= from || start == end
+            };
+            for change in changes {
+                match change {
+                    Change::Push(start, bytes) => {
+                        recording.push(start, bytes, Location::caller());
+                        let before = alive.len();
+                        alive.retain(apart(start, start + bytes));
+                        may_pop = alive.len() == before;
+                        alive.push((requests, start, start + bytes));
+                        requests += 1;
+                    }
+                    Change::Pop if std::mem::take(&mut may_pop) => {
+                        recording.pop();
+                        requests -= 1;
+                        alive.retain(|&(number, ..)| number < requests);
+                    }
+                    Change::Forget(start, end) => {
+                        recording.forget(start, end);
+                        alive.retain(apart(start, end));
+                    }
+                    Change::Pop => {}
+                    Change::Find => for address in 0..75 {
+                        let has = |&&(_, from, to): &&(usize, u64, u64)| from <= address && address < to;
+                        let expected = alive.iter().find(has).map(|&(number, ..)| number);
+                        let found = recording.find(address).map(|found| &raw const *found);
+                        let place = |number: usize| &raw const recording.requests[number];
+                        prop_assert_eq!(found, expected.map(place), "{} in {:?}", address, alive);
+                    }
+                }
+            }
+        }
+    }
 }
