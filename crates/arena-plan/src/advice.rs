@@ -71,7 +71,7 @@ impl KindAdvice {
             let instance = lives::trace(lives).instance().ok()?;
             Some(solve(&instance, options).plan.peak_bytes().min(before_bytes))
         };
-        let groups = Group::all(&kind.log, &lives);
+        let mut groups = Group::all(&kind.log, &lives);
         let mut early = lives.clone();
         groups.iter().for_each(|group| group.shorten(&mut early));
         let by_last_use_bytes = peak_bytes(&early, planned_bytes)?;
@@ -80,9 +80,10 @@ impl KindAdvice {
         let mut reached_bytes = planned_bytes;
         let mut excess = Excess::new(&lives, &early);
         while drops.len() < Advice::MOST
-            && let Some(group) = excess.best(&groups)
+            && let Some(best) = excess.best(&groups)
         {
-            excess.lower(group);
+            let group = groups.remove(best);
+            lower(&mut excess.moments, &group);
             group.shorten(&mut lives);
             let now_bytes = peak_bytes(&lives, reached_bytes)?;
             drops.push(group.advice(&kind.log, reached_bytes - now_bytes));
@@ -181,26 +182,22 @@ impl Excess {
         Self { moments: moments.filter(|moment| moment.1 > 0).collect() }
     }
 
-    /// The group after whose drop the least is live at most; of several, the one that lowers most besides. `None`
-    /// if nothing is live that need not be.
-    fn best<'g>(&self, groups: &'g [Group]) -> Option<&'g Group> {
+    /// The place of the group after whose drop the least is live at most; of several, the one that lowers most
+    /// besides. `None` if nothing is live that need not be.
+    fn best(&self, groups: &[Group]) -> Option<usize> {
         let measure = |lowered: &[(usize, u64)]| {
             let highest = lowered.iter().map(|moment| moment.1).max().unwrap_or(0);
             (highest, lowered.iter().map(|moment| u128::from(moment.1)).sum::<u128>())
         };
         let now = measure(&self.moments);
         let mut lowered = Vec::with_capacity(self.moments.len());
-        let measured = groups.iter().map(|group| {
+        let measured = groups.iter().enumerate().map(|(place, group)| {
             lowered.clone_from(&self.moments);
             lower(&mut lowered, group);
-            (measure(&lowered), group)
+            (measure(&lowered), place)
         });
-        let (best, group) = measured.min_by_key(|(measure, _)| *measure)?;
-        (best < now).then_some(group)
-    }
-
-    fn lower(&mut self, group: &Group) {
-        lower(&mut self.moments, group);
+        let (best, place) = measured.min()?;
+        (best < now).then_some(place)
     }
 }
 
