@@ -77,7 +77,7 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         self.len() == 0
     }
 
-    /// The device address of the first element.
+    /// The device address of the first element. For a recording, to ask for it is to use the buffer.
     #[must_use]
     #[inline]
     #[track_caller]
@@ -85,8 +85,11 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         *self.address_ref()
     }
 
-    /// [`address`](Self::address), and no recording is told.
-    pub(crate) fn bare_address(&self) -> u64 {
+    /// [`address`](Self::address), and no recording is told. Public for our benchmarks, which measure requests alone.
+    #[doc(hidden)]
+    #[must_use]
+    #[inline]
+    pub fn bare_address(&self) -> u64 {
         self.address
     }
 
