@@ -93,7 +93,7 @@ pub mod plan {
 
 /// What a step did: its signature, and the record of its requests.
 pub mod record {
-    pub use arena_core::{StepEvent, StepLog, StepSignature};
+    pub use arena_core::{LastUse, RecordedRequest, StepEvent, StepLog, StepSignature};
 }
 
 /// The steady state: whether each step of a loop repeats the first step of its kind.

@@ -38,6 +38,7 @@ mod step_buffer_programs;
 mod step_buffers;
 mod threads;
 mod use_after_reset;
+mod uses;
 mod workspaces;
 mod written;
 
