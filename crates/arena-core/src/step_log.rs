@@ -39,10 +39,28 @@ pub struct StepLog {
 }
 
 impl StepLog {
+    /// An empty log, which allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { events: Vec::new() }
+    }
+
+    /// Whether it has no event.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// The events in order.
     #[must_use]
     pub fn events(&self) -> &[StepEvent] {
         &self.events
+    }
+
+    /// The host memory that they take.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        (self.events.capacity() * size_of::<StepEvent>()) as u64
     }
 
     /// Forgets the events and keeps their room.
