@@ -3,7 +3,6 @@
 use arena_core::for_scopes::{StepFigures, Watch};
 use arena_core::{Stats, StepEvent, StepLog};
 
-use crate::kinds::Kinds;
 use crate::steady_state::{Divergence, DivergenceAt, SteadyState, StepKind};
 use crate::step_key::StepKey;
 
@@ -81,9 +80,8 @@ impl Observer {
         }
     }
 
-    pub(crate) fn report(&self, kinds: &Kinds) -> SteadyState {
-        let mut seen: Vec<_> =
-            kinds.iter().map(|kind| &kind.watched).filter(|watched| watched.was_seen()).collect();
+    pub(crate) fn report(&self, mut seen: Vec<&Watched>) -> SteadyState {
+        seen.retain(|watched| watched.was_seen());
         seen.sort_unstable_by_key(|watched| watched.number);
         SteadyState {
             kinds: seen.into_iter().map(|watched| watched.figures.clone()).collect(),

@@ -96,7 +96,8 @@ impl Counters {
 
     /// The host memory that they take.
     pub(super) fn host_bytes(&self) -> u64 {
-        self.slots.host_bytes() + self.sites.borrow().host_bytes()
+        let outer = self.outer.borrow().capacity() * size_of::<OpenScope>();
+        self.slots.host_bytes() + self.sites.borrow().host_bytes() + outer as u64
     }
 
     pub(super) fn slots_mut(&mut self) -> &mut Slots {

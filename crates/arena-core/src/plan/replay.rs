@@ -59,9 +59,11 @@ impl Replay {
         self.counters.fold();
     }
 
-    /// The host memory that it takes: 16 bytes for each slot, and about 60 more and 17 KiB if it is unfolded.
+    /// The host memory that it takes: 16 bytes for each slot and 1 KiB; unfolded about 60 bytes more for each slot and
+    /// 17 KiB. The list of plans may have as much room again.
     pub(crate) fn host_bytes(&self) -> u64 {
-        self.table.host_bytes() + self.script.host_bytes() + self.counters.host_bytes()
+        let listed = 2 * size_of::<Option<Self>>() as u64;
+        listed + self.table.host_bytes() + self.script.host_bytes() + self.counters.host_bytes()
     }
 
     /// Whether the next steps ask for less than its slots hold by design.

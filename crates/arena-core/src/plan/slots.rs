@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::mem::size_of;
 
 use super::table::{PlannedSlot, SlotTable};
 use crate::bytes::Alignment;

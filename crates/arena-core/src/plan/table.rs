@@ -1,6 +1,5 @@
 //! A plan as it is kept: where each request of a step lies, in 16 bytes a request.
 
-use std::mem::size_of;
 use std::sync::Arc;
 
 use crate::bytes::{Alignment, MAX_BYTES};

@@ -69,7 +69,8 @@ impl<D: Device> Arena<D> {
     #[must_use]
     pub fn observed(&self) -> Option<SteadyState> {
         let kinds = self.state.kinds.borrow();
-        self.state.observer.borrow().as_ref().map(|observer| observer.report(&kinds))
+        let watched = kinds.iter().map(|kind| &kind.watched).collect();
+        self.state.observer.borrow().as_ref().map(|observer| observer.report(watched))
     }
 
     /// Stops observing and returns the report.

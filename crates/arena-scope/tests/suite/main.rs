@@ -36,6 +36,7 @@ mod size;
 mod stale;
 mod step_buffer_programs;
 mod step_buffers;
+mod step_memory;
 mod threads;
 mod use_after_reset;
 mod workspaces;
