@@ -71,9 +71,12 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn prepare_watched(&mut self, key: StepKey) {
         self.install_ready();
-        self.kinds.get_mut().open(key);
-        self.ask_planner(key);
-        self.select_plan(key);
+        let kind = self.kinds.get_mut().open(key);
+        let installed = match kind.plan {
+            None if !kind.was_asked => self.ask_planner(key),
+            installed => installed,
+        };
+        self.select_plan(key, installed);
         if self.kinds.get_mut().is_too_large() {
             self.make_room();
         }
@@ -189,8 +192,10 @@ impl<D: Device> State<D> {
                 observer.close(&mut kind.watched, step, log, &self.steps.stats());
             }
         });
-        if let Some(kind) = kinds.get_mut(key) {
-            self.tell_planner(kind, observer.as_ref().filter(|_| recorded));
+        if let Some(planning) = self.planning.borrow_mut().as_mut()
+            && let Some(kind) = kinds.get_mut(key)
+        {
+            self.tell_planner(planning, kind, observer.as_ref().filter(|_| recorded));
         }
     }
 }

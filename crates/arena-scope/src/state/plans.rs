@@ -1,12 +1,10 @@
 //! The plans of the kinds of step: who gives them, who follows them, and the host memory for them.
 
-use std::mem;
-
 use arena_core::for_scopes::PlanId;
 use arena_core::{Device, Error, SlotTable};
 
 use super::State;
-use crate::kinds::{Kind, Kinds};
+use crate::kinds::{Installed, Kind, Kinds};
 use crate::observer::Observer;
 use crate::planner::Planning;
 use crate::step_key::StepKey;
@@ -77,21 +75,18 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Asks the planner once for the plan of a kind that has none.
-    pub(super) fn ask_planner(&mut self, key: StepKey) {
-        if let Some(planning) = self.planning.get_mut()
-            && let Some(kind) = self.kinds.get_mut().get_mut(key)
-            && kind.plan.is_none()
-            && !mem::replace(&mut kind.was_asked, true)
-            && let Some(table) = planning.planner.plan_for(key)
-        {
-            let _ = self.install_plan(key, table, false);
-        }
+    /// Asks the planner for the plan of a kind that has none, once.
+    #[cold]
+    pub(super) fn ask_planner(&mut self, key: StepKey) -> Option<Installed> {
+        let planning = self.planning.get_mut().as_mut()?;
+        self.kinds.get_mut().get_mut(key)?.was_asked = true;
+        let table = planning.planner.plan_for(key)?;
+        let _ = self.install_plan(key, table, false);
+        self.kinds.get_mut().get(key)?.plan
     }
 
-    /// The root scope that opens next follows the plan of its key, if there is one.
-    pub(super) fn select_plan(&mut self, key: StepKey) {
-        let installed = self.kinds.get_mut().get(key).and_then(|kind| kind.plan);
+    /// The root scope of this key that opens next follows this plan.
+    pub(super) fn select_plan(&mut self, key: StepKey, installed: Option<Installed>) {
         self.root_plan = installed.map(|installed| installed.plan);
         self.deviated_before = self.root_plan.map_or(0, |plan| self.deviating_steps(plan));
         let took_memory = self.steps.select_plan(self.root_plan);
@@ -119,16 +114,19 @@ impl<D: Device> State<D> {
     }
 
     /// A step has closed. If it was recorded, and a plan for it is of use, the planner gets the record.
-    pub(super) fn tell_planner(&self, kind: &mut Kind, record: Option<&Observer>) {
-        let mut planning = self.planning.borrow_mut();
-        let Some(Planning { planner, .. }) = planning.as_mut() else { return };
+    pub(super) fn tell_planner(
+        &self,
+        planning: &mut Planning,
+        kind: &mut Kind,
+        record: Option<&Observer>,
+    ) {
         let mut is_of_use = true;
         if let (Some(plan), Some(installed)) = (self.root_plan, &mut kind.plan) {
             installed.note_step(self.deviating_steps(plan) > self.deviated_before);
             is_of_use = installed.has_deviated();
         }
         if let (true, Some(observer)) = (is_of_use, record)
-            && planner.recorded(kind.key, observer.last())
+            && planning.planner.recorded(kind.key, observer.last())
         {
             kind.is_taken = true;
         }
