@@ -77,44 +77,35 @@ fn placed<D: Device>(arena: &mut Arena<D>, length: usize) -> Result<Places, Erro
     })
 }
 
-#[test]
-fn all_lengths_lie_in_the_bytes_of_the_longest_each_at_its_own_addresses() -> Result<(), Error> {
-    let t = std::time::Instant::now();
-    let all = PlannedRun::probe(&Host::new(), &Options::default(), |arena| {
-        (1..=LONGEST).try_for_each(|length| run(arena, length))
+#[rstest]
+fn all_lengths_lie_in_the_bytes_of_the_longest_each_at_its_own_addresses(
+    #[values(false, true)] on_demand: bool,
+) -> Result<(), Error> {
+    let (device, options) = (Host::new(), Options::default());
+    let known = if on_demand { LONGEST..=LONGEST } else { 1..=LONGEST };
+    let run = PlannedRun::probe(&device, &options, |arena| {
+        known.clone().try_for_each(|length| run(arena, length))
     })?;
-    println!("{:?}", t.elapsed());
-    for k in all.kinds() {
-        if k.key.variant % 64 == 0 {
-            println!(
-                "{} {:?} {} {}",
-                k.key,
-                k.step.as_ref().map(|s| s.elapsed),
-                k.step.as_ref().unwrap().plan.peak_bytes(),
-                k.step.as_ref().unwrap().bound.rounded_bytes
-            );
-        }
-    }
-    let t = std::time::Instant::now();
-    println!(
-        "{:?}",
-        all.kinds().iter().map(|k| k.step.as_ref().unwrap().elapsed).sum::<Duration>()
-    );
-    let longest = all.kinds().last().and_then(|kind| kind.step.as_ref().ok()).expect("planned");
-    let (region, live) = (all.capacity().bytes(), longest.bound.rounded_bytes);
+    let longest = run.kinds().last().and_then(|kind| kind.step.as_ref().ok()).expect("planned");
+    let (region, live) = (run.capacity().bytes(), longest.bound.rounded_bytes);
     assert!(region * 10 <= live * 11, "{region} bytes for all, {live} live at once in the longest");
 
-    let mut arena = all.build(Host::new())?;
-    drop(all);
+    let mut arena = run.build(device)?;
+    if on_demand {
+        let step = |arena: &mut Arena<Probe>, key: StepKey| self::run(arena, key.variant as usize);
+        run.on_demand(&mut arena, &options, step);
+    }
+    drop(run); // The arena has what it needs.
     let mut seen = HashMap::new();
     for length in (1..=LONGEST).chain(lengths()) {
         let places = placed(&mut arena, length)?;
         let first = seen.entry(length).or_insert_with(|| places.clone());
         assert_eq!(*first, places, "{length}");
+        assert!(arena.step_memory_bytes() <= 64 << 20);
     }
-    println!("{:?} {}", t.elapsed(), arena.step_memory_bytes());
     let unplanned = |length| arena.plan_deviations(key(length)).map(|seen| seen.unplanned());
     assert!((1..=LONGEST).all(|length| unplanned(length) == Some(0)));
+    assert!(arena.observed().expect("planned steps are observed").is_stable());
     Ok(())
 }
 
