@@ -81,7 +81,7 @@ impl<D: Device> ArenaBuilder<D> {
     }
 
     /// The most host memory for what the arena remembers of each kind of step: its figures, its
-    /// [record](Arena::record), its plan. The default is 64 MiB. When it is full, the arena gives memory back, that of
+    /// [record](Arena::record), its plan. The default is 128 MiB. When it is full, the arena gives memory back, that of
     /// the least recently used kinds first:
     ///
     /// 1. A plan shrinks to its slots, 16 bytes for each request. The next step of its kind makes the rest again, about
@@ -167,7 +167,7 @@ impl<D: Device> Arena<D> {
             capacity: None,
             reset: Reset::Keep,
             host_bump: ByteSize::kib(16),
-            step_memory: ByteSize::mib(64),
+            step_memory: ByteSize::mib(128),
             placement: Placement::Bump,
         }
     }

@@ -111,6 +111,20 @@ fn a_record_of_a_run_on_any_device_is_planned_to_the_same_bytes() -> Result<(), 
 }
 
 #[test]
+fn records_that_the_arena_forgot_are_told() -> Result<(), Error> {
+    let builder = Arena::builder(Host::new()).capacity(ByteSize::mib(4));
+    let mut small = builder.step_memory(ByteSize::kib(16)).build()?;
+    small.record(None);
+    Program::new(false).run(&mut small, &LENGTHS)?;
+    let run = PlannedRun::from_record(&small, &Options::default());
+    let forgotten = LENGTHS.len() - run.kinds().len();
+    assert!(forgotten > 0);
+    let told = format!("records that the arena forgot: {forgotten}; give it more `step_memory`");
+    assert!(run.to_string().contains(&told), "{run}");
+    Ok(())
+}
+
+#[test]
 fn all_lengths_share_a_region_that_is_hardly_larger_than_the_longest_needs() -> Result<(), Error> {
     let lengths: Vec<usize> = (1..=64).collect();
     let run = planned(false, &lengths)?;
