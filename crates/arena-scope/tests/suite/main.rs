@@ -55,6 +55,8 @@ mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
 #[cfg(feature = "_cuda")]
+mod cuda_neighbours;
+#[cfg(feature = "_cuda")]
 mod cuda_no_heap;
 #[cfg(feature = "_cuda")]
 mod cuda_planned;
