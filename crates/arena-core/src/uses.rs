@@ -146,6 +146,15 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
+    pub(crate) const fn new() -> Self {
+        Self { requests: Vec::new(), spans: Vec::new(), index: OrderedSet::new(), indexed: 0 }
+    }
+
+    /// The host memory of a record that is kept.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        (self.requests.capacity() * size_of::<RecordedRequest>()) as u64
+    }
+
     pub(crate) fn requests(&self) -> &[RecordedRequest] {
         &self.requests
     }
