@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use arena_scope::plan::{Planner, SlotTable};
-use arena_scope::record::StepLog;
+use arena_scope::record::{RunDemand, StepLog};
 use arena_scope::{Arena, ArenaBuilder, ByteSize, Device, Error, Probe, ScopeOptions, StepKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::below_bump;
 use crate::files::{self, FileError};
 use crate::plan::{Plan, PlanError};
 use crate::record::{PlannedStep, StepError};
@@ -42,9 +43,12 @@ use crate::solve::Options;
 #[derive(Debug, Clone)]
 pub struct PlannedRun {
     kinds: Vec<PlannedKind>,
+    demand: RunDemand,
     persistent_bytes: u64,
     capacity_bytes: u64,
     bumped_bytes: u64,
+    /// What the steps that do not follow their plans need beside them.
+    deviating_bytes: u64,
 }
 
 /// One kind of step, and its plan.
@@ -56,14 +60,28 @@ pub struct PlannedKind {
     pub step: Result<PlannedStep, String>,
     /// The bytes that a bumped step takes above the mark.
     pub bumped_bytes: u64,
+    /// The bytes that a step takes above the mark as it is: its plan's and the padding before them, or what the bump
+    /// takes.
+    pub needed_bytes: u64,
 }
 
 impl PlannedKind {
-    /// What a step takes above a mark: its plan's bytes and the padding before them, or what the bump takes.
-    fn needed_bytes(&self, mark_bytes: u64) -> u64 {
-        let Ok(step) = &self.step else { return self.bumped_bytes };
-        let alignment_bytes = step.plan.instance().alignment_bytes();
-        mark_bytes.next_multiple_of(alignment_bytes) - mark_bytes + step.plan.peak_bytes()
+    /// A kind with this plan, if an arena can follow it.
+    fn new(
+        key: StepKey,
+        step: Result<PlannedStep, StepError>,
+        bumped_bytes: u64,
+        mark_bytes: u64,
+    ) -> Self {
+        let slots = step.and_then(|step| step.slots().map(|slots| (step, slots)));
+        let (step, needed_bytes) = match slots {
+            Ok((step, slots)) => {
+                let padded_bytes = mark_bytes.next_multiple_of(slots.alignment().bytes());
+                (Ok(step), padded_bytes - mark_bytes + slots.peak_bytes())
+            }
+            Err(error) => (Err(error.to_string()), bumped_bytes),
+        };
+        Self { key, step, bumped_bytes, needed_bytes }
     }
 }
 
@@ -84,42 +102,67 @@ impl PlannedRun {
         bumped.record(None);
         one_run(&mut bumped)?;
         let mut run = Self::from_record(&bumped, options);
-        run.bumped_bytes = bumped.smallest_capacity_bytes();
         let mut planned = roomy(device)?;
         run.follow(&mut planned);
         one_run(&mut planned)?;
-        run.capacity_bytes = planned.smallest_capacity_bytes();
+        run.deviating_bytes = planned.smallest_capacity_bytes().saturating_sub(run.capacity_bytes);
+        run.size();
         Ok(run)
     }
 
-    /// Plans what an arena has recorded ([`Arena::record`]), on any device. The capacity is exact where no
-    /// persistent buffer was made after the mark was set; those that are kept now are counted with their
-    /// present padding.
+    /// Plans what an arena has recorded ([`Arena::record`]), on any device. Call `record` before the first step. The
+    /// capacity is exact to the byte for a run like the recorded one, kept buffers and their padding included, if
+    /// each step of a key repeats the first one. Steps that differ need keys that differ, or more room: [`probe`](
+    /// Self::probe) tells how much.
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
         let stats = arena.stats();
         let seen = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
-        let plan = |log: StepLog| {
-            let step = PlannedStep::solve(&log, options)?;
-            step.slots()?; // An arena can follow it.
-            Ok(step)
+        let mark_bytes = stats.mark_bytes;
+        let plan = |key| {
+            let log = arena.recorded(key)?;
+            let ends = below_bump::ends_from(mark_bytes, &log);
+            let bumped_bytes = ends.into_iter().max().unwrap_or(mark_bytes) - mark_bytes;
+            let step = PlannedStep::solve(&log, options);
+            Some(PlannedKind::new(key, step, bumped_bytes, mark_bytes))
         };
-        let kinds: Vec<_> = seen
-            .iter()
-            .filter_map(|kind| {
-                let solved = plan(arena.recorded(kind.key)?);
-                let step = solved.map_err(|error: StepError| error.to_string());
-                let bumped_bytes = kind.high_water_bytes - stats.mark_bytes;
-                Some(PlannedKind { key: kind.key, step, bumped_bytes })
-            })
-            .collect();
-        let end = |kind: &PlannedKind| stats.mark_bytes + kind.needed_bytes(stats.mark_bytes);
-        let bumped_end = |kind: &PlannedKind| stats.mark_bytes + kind.bumped_bytes;
-        let highest = |ends: &dyn Fn(&PlannedKind) -> u64| {
-            kinds.iter().map(ends).max().unwrap_or(stats.mark_bytes) + stats.kept_bytes
+        let kinds: Vec<_> = seen.iter().filter_map(|kind| plan(kind.key)).collect();
+        let demand = arena.recorded_demand();
+        // What was planned already would need other bytes if it were bumped.
+        let bumped_bytes = demand.smallest_capacity_bytes(|key| {
+            let kind = kinds.iter().find(|kind| kind.key == key)?;
+            arena.plan_span(key).map(|_| mark_bytes + kind.bumped_bytes)
+        });
+        let mut run = Self {
+            kinds,
+            demand,
+            persistent_bytes: mark_bytes,
+            capacity_bytes: 0,
+            bumped_bytes,
+            deviating_bytes: 0,
         };
-        let (capacity_bytes, bumped_bytes) = (highest(&end), highest(&bumped_end));
-        Self { kinds, persistent_bytes: stats.mark_bytes, capacity_bytes, bumped_bytes }
+        run.size();
+        run
+    }
+
+    /// Finds the capacity for the present plans.
+    fn size(&mut self) {
+        let end_of = |key| {
+            let kind = self.kinds.iter().find(|kind| kind.key == key && kind.step.is_ok())?;
+            Some(self.persistent_bytes + kind.needed_bytes)
+        };
+        self.capacity_bytes = self.demand.smallest_capacity_bytes(end_of) + self.deviating_bytes;
+    }
+
+    /// The same run without plans: its steps are bumped, and its capacity is what they need then.
+    #[must_use]
+    pub fn without_plans(mut self) -> Self {
+        for kind in &mut self.kinds {
+            kind.step = Err("plans are not followed".to_owned());
+            kind.needed_bytes = kind.bumped_bytes;
+        }
+        self.capacity_bytes = self.bumped_bytes;
+        self
     }
 
     /// The kinds of step, in the order in which they came.
@@ -176,8 +219,7 @@ impl PlannedRun {
     pub fn options(&self, key: impl Into<StepKey>) -> ScopeOptions {
         let key = key.into();
         let known = self.kinds.iter().find(|kind| kind.key == key);
-        let needs = known.map_or(0, |kind| kind.needed_bytes(self.persistent_bytes));
-        ScopeOptions::from(key).needs(needs)
+        ScopeOptions::from(key).needs(known.map_or(0, |kind| kind.needed_bytes))
     }
 
     // --- files ----------------------------------------------------------------------------------
@@ -220,7 +262,7 @@ impl PlannedRun {
         }
         let mut kinds = self.kinds.clone();
         for kind in &mut kinds {
-            let Ok(step) = &mut kind.step else { continue };
+            let Ok(step) = &kind.step else { continue };
             let same = |in_file: &&KindInFile| {
                 (in_file.name.as_str(), in_file.variant) == (kind.key.name, kind.key.variant)
             };
@@ -231,9 +273,11 @@ impl PlannedRun {
             let plan = Plan::load(in_file.plan.get().as_bytes());
             let plan = plan.and_then(|plan| plan.check_for(&instance).map(|()| plan));
             let plan = plan.map_err(|cause| RunFileError::plan(path, Some(kind.key), cause))?;
-            *step = PlannedStep::loaded(instance, plan);
+            let step = Ok(PlannedStep::loaded(instance, plan));
+            *kind = PlannedKind::new(kind.key, step, kind.bumped_bytes, self.persistent_bytes);
         }
         self.kinds = kinds;
+        self.size();
         Ok(())
     }
 }
@@ -316,7 +360,7 @@ impl Planner for Ready {
 impl fmt::Display for PlannedRun {
     /// A line for each kind of step, and the capacities.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for PlannedKind { key, step, bumped_bytes } in &self.kinds {
+        for PlannedKind { key, step, bumped_bytes, .. } in &self.kinds {
             write!(f, "{key}: ")?;
             match step {
                 Ok(step) => {

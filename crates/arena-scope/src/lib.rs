@@ -93,6 +93,7 @@ pub mod plan {
 
 /// What a step did: its signature, and the record of its requests.
 pub mod record {
+    pub use crate::arena::RunDemand;
     pub use arena_core::{StepEvent, StepLog, StepSignature};
 }
 

@@ -78,6 +78,17 @@ impl Observer {
         }
     }
 
+    /// The number of the open step's kind: each kind has one, in the order in which they came.
+    pub(crate) fn number(&self) -> Option<u32> {
+        let key = self.open.as_ref()?.key;
+        u32::try_from(self.kinds.number(key)).ok()
+    }
+
+    /// The keys of the kinds, by their numbers.
+    pub(crate) fn keys(&self) -> Vec<StepKey> {
+        self.kinds.iter().map(|(key, _)| key).collect()
+    }
+
     /// A root scope is about to open; `record` asks for a record of it in any case.
     pub(crate) fn open(&mut self, key: StepKey, record: bool, stats: &Stats) -> Watch {
         self.open = Some(Opened {

@@ -107,7 +107,10 @@ impl<D: Device> State<D> {
         }
         let watch = self.begin_watch(options.key());
         // SAFETY: as in `open_root`.
-        unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }
+        let frame =
+            unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }?;
+        self.steps.set_kind(self.observer.borrow().as_ref().and_then(Observer::number));
+        Ok(frame)
     }
 
     /// Opens a scope inside the one of depth `parent_depth`. On an error nothing is open that was not.
@@ -176,6 +179,7 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn end_watch(&self) {
         let (step, log) = (self.steps.last_step(), self.steps.take_log());
+        self.steps.set_kind(None);
         let recorded = log.is_some();
         if let Some(signature) = step.signature {
             self.captured.note(self.root.get(), signature);

@@ -85,6 +85,11 @@ impl<T> KeyMap<T> {
         Some(found)
     }
 
+    /// How many keys came before this one, or before it would come.
+    pub(crate) fn number(&self, key: StepKey) -> usize {
+        self.position(key).unwrap_or(self.entries.len())
+    }
+
     pub(crate) fn get(&self, key: StepKey) -> Option<&T> {
         self.position(key).map(|at| &self.entries[at].1)
     }

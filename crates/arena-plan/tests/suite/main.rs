@@ -1,6 +1,7 @@
 //! Planning: one test program for all of it.
 
 mod draw;
+mod exact_capacity;
 mod files;
 mod formats;
 mod limits;
