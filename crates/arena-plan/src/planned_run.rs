@@ -171,6 +171,12 @@ impl PlannedRun {
         &self.kinds
     }
 
+    /// What the buffers below the mark need.
+    #[must_use]
+    pub const fn persistent(&self) -> ByteSize {
+        ByteSize::bytes_exact(self.persistent_bytes)
+    }
+
     /// What the planned run needs.
     #[must_use]
     pub const fn capacity(&self) -> ByteSize {
