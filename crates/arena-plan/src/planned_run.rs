@@ -1,19 +1,18 @@
 //! From a program to an arena of just the bytes that its planned steps need.
 
+mod run_file;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
 
 use arena_scope::plan::{Planner, SlotTable};
 use arena_scope::record::{RunDemand, StepLog};
 use arena_scope::{Arena, ArenaBuilder, ByteSize, Device, Error, Probe, ScopeOptions, StepKey};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::below_bump;
-use crate::files::{self, FileError};
-use crate::plan::{Plan, PlanError};
 use crate::record::{PlannedStep, StepError};
 use crate::solve::Options;
+
+pub use run_file::{RunFileError, saved_plans};
 
 /// A run of a program: a plan for each kind of its steps, and the capacity that it needs with them.
 ///
@@ -227,121 +226,6 @@ impl PlannedRun {
         let known = self.kinds.iter().find(|kind| kind.key == key);
         ScopeOptions::from(key).needs(known.map_or(0, |kind| kind.needed_bytes))
     }
-
-    // --- files ----------------------------------------------------------------------------------
-
-    /// Writes all plans to one file, whole or not at all.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), RunFileError> {
-        let planned =
-            self.kinds.iter().filter_map(|kind| Some((kind.key, kind.step.as_ref().ok()?)));
-        let kinds = planned.map(|(key, step)| {
-            let mut plan = Vec::new();
-            step.plan.save(&mut plan)?;
-            let plan = serde_json::from_slice(&plan)?;
-            Ok(KindInFile { name: key.name.to_owned(), variant: key.variant, plan })
-        });
-        let kinds = kinds.collect::<Result<Vec<_>, PlanError>>();
-        let kinds = kinds.map_err(|cause| RunFileError::plan(path, None, cause))?;
-        let file = RunFile { format: FORMAT.to_owned(), version: VERSION, kinds };
-        Ok(files::write(path, |to| {
-            serde_json::to_writer(&mut *to, &file)?;
-            writeln!(to)
-        })?)
-    }
-
-    /// Takes the plans of a file instead of its own: such as ones that a longer search has found.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read, is damaged, or is for another program: the error names the kind of step and the
-    /// first buffer that differs. Nothing is changed then.
-    pub fn load(&mut self, path: &Path) -> Result<(), RunFileError> {
-        let damaged = |cause: serde_json::Error| RunFileError::plan(path, None, cause.into());
-        let file: RunFile = serde_json::from_slice(&files::read(path)?).map_err(damaged)?;
-        if (file.format.as_str(), file.version) != (FORMAT, VERSION) {
-            let cause = PlanError::Format { format: file.format, version: file.version };
-            return Err(RunFileError::plan(path, None, cause));
-        }
-        let mut kinds = self.kinds.clone();
-        for kind in &mut kinds {
-            let Ok(step) = &kind.step else { continue };
-            let same = |in_file: &&KindInFile| {
-                (in_file.name.as_str(), in_file.variant) == (kind.key.name, kind.key.variant)
-            };
-            let Some(in_file) = file.kinds.iter().find(same) else {
-                return Err(RunFileError::Missing { path: path.to_owned(), key: kind.key });
-            };
-            let instance = step.plan.instance().clone();
-            let plan = Plan::load(in_file.plan.get().as_bytes());
-            let plan = plan.and_then(|plan| plan.check_for(&instance).map(|()| plan));
-            let plan = plan.map_err(|cause| RunFileError::plan(path, Some(kind.key), cause))?;
-            let step = Ok(PlannedStep::loaded(instance, plan));
-            *kind = PlannedKind::new(kind.key, step, kind.bumped_bytes, self.persistent_bytes);
-        }
-        self.kinds = kinds;
-        self.size();
-        Ok(())
-    }
-}
-
-const FORMAT: &str = "arena-plan run";
-const VERSION: u32 = 1;
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RunFile {
-    format: String,
-    version: u32,
-    kinds: Vec<KindInFile>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KindInFile {
-    name: String,
-    variant: u64,
-    plan: Box<RawValue>,
-}
-
-/// Why the plans of a run could not be saved or loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunFileError {
-    /// The file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The file is damaged, or a plan in it is for another program.
-    #[error("{}: {}{cause}", path.display(), of(*key))]
-    Plan {
-        /// The file.
-        path: PathBuf,
-        /// The kind of step, if one is known.
-        key: Option<StepKey>,
-        /// What is wrong.
-        cause: Box<PlanError>,
-    },
-    /// The file has no plan for a kind of step that the program makes.
-    #[error("{}: no plan for steps {key}: the file is of another program", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The kind of step.
-        key: StepKey,
-    },
-}
-
-impl RunFileError {
-    fn plan(path: &Path, key: Option<StepKey>, cause: PlanError) -> Self {
-        Self::Plan { path: path.to_owned(), key, cause: Box::new(cause) }
-    }
-}
-
-fn of(key: Option<StepKey>) -> String {
-    key.map_or_else(String::new, |key| format!("steps {key}: "))
 }
 
 /// An arena without memory, in which everything fits.
