@@ -548,11 +548,13 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     }
 
     /// Copies `from` in, in stream order. The two cannot overlap, because this access is exclusive. `from` may lie
-    /// in another arena of the same device; the stream of this arena is then declared to that arena.
+    /// in another arena, on CUDA on another device too; the stream of this arena is then declared to that arena. So
+    /// the bytes of `from` are not used again before the copy has ended, and no thread waits for it.
     ///
     /// # Errors
     ///
-    /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when `from` is of another device.
+    /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when the streams of the two devices cannot be
+    /// ordered.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};

@@ -3,7 +3,8 @@
 //! They bring no events of their own. On the arena's stream none is needed. A stream that this device
 //! made, or that was declared, is declared by being handed over here. Of any other stream only a bare
 //! reference arrives, and it may be destroyed before the scope closes; so its work is waited for on the
-//! host as soon as it is queued.
+//! host as soon as it is queued. Of a copy to another device not even that arrives: the close waits on the host for all
+//! work of the other device, unless its stream was declared.
 
 use std::sync::Arc;
 
@@ -25,6 +26,13 @@ use crate::region::Region;
 fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     let device = region.device();
     if *stream == **device.stream() {
+        // A copy to another device asks for this stream too, and is queued on one of the other device.
+        let declared = device.stream_for_peers().map_err(Error::from).and_then(|for_peers| {
+            for_peers.map_or(Ok(()), |peers| region.declare(&peers, UNTIL_THE_ROOT_CLOSES))
+        });
+        if let Err(error) = declared {
+            region.keep_failure(error);
+        }
         return SyncOnDrop::Record(None);
     }
     let known = region

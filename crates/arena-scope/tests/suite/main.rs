@@ -53,6 +53,7 @@ mod cuda_driver_errors;
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
+mod cuda_neighbours;
 #[cfg(feature = "_cuda")]
 mod cuda_no_heap;
 #[cfg(feature = "_cuda")]
