@@ -78,6 +78,11 @@ impl Observer {
         }
     }
 
+    /// The highest cursor of the first step of a kind.
+    pub(crate) fn high_water_bytes(&self, key: StepKey) -> Option<u64> {
+        self.kinds.get(key).map(|watched| watched.figures.high_water_bytes)
+    }
+
     /// The number of the open step's kind: each kind has one, in the order in which they came.
     pub(crate) fn number(&self) -> Option<u32> {
         let key = self.open.as_ref()?.key;

@@ -32,6 +32,7 @@ mod rust_soundness;
 mod scenario_table;
 mod scope_order;
 mod shuffled;
+mod sites;
 mod size;
 mod stale;
 mod step_buffer_programs;
@@ -53,6 +54,7 @@ mod cuda_driver_errors;
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
+#[cfg(feature = "_cuda")]
 mod cuda_neighbours;
 #[cfg(feature = "_cuda")]
 mod cuda_no_heap;
