@@ -1,6 +1,7 @@
 //! What a program demands of a region, so that the smallest capacity can be told.
 //!
-//! The transient and persistent parts need their highest cursor, which no capacity changes. The
+//! The transient and persistent parts need their highest cursor, which no capacity changes. It is noted for each kind
+//! of step, so that it can be told what the run would demand if its steps ended elsewhere, as under plans. The
 //! kept part grows down from the top, so its padding depends on the capacity itself; therefore its
 //! requests are remembered, and tried against a capacity by the very arithmetic that serves them.
 

@@ -110,9 +110,30 @@ impl PlannedRun {
     }
 
     /// Plans what an arena has recorded ([`Arena::record`]), on any device. Call `record` before the first step. The
-    /// capacity is exact to the byte for a run like the recorded one, kept buffers and their padding included, if
-    /// each step of a key repeats the first one. Steps that differ need keys that differ, or more room: [`probe`](
-    /// Self::probe) tells how much.
+    /// capacity is exact to the byte for a run like the recorded one, if each step of a key repeats the first: kept
+    /// buffers and their padding are counted, as for the bump. Steps that differ need keys that differ, or more
+    /// room; [`probe`](Self::probe) finds out how much.
+    ///
+    /// ```
+    /// use arena_plan::{Options, PlannedRun};
+    /// use arena_scope::{Arena, ByteSize, Host};
+    ///
+    /// let one_run = |arena: &mut Arena| {
+    ///     let moment = arena.scope_named("train", |step| {
+    ///         drop(step.upload(&[1_u8; 2000])?);
+    ///         let result = step.alloc_zeroed::<u8>(1000)?;
+    ///         step.promote(result.view()) // kept at the top
+    ///     })?;
+    ///     arena_scope::Ok(moment.len())
+    /// };
+    /// let mut roomy = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+    /// roomy.record(None);
+    /// one_run(&mut roomy)?;
+    /// let run = PlannedRun::from_record(&roomy, &Options::default());
+    /// assert_eq!((run.capacity().bytes(), run.bumped_capacity().bytes()), (3048, 4072));
+    /// one_run(&mut run.build(Host::new())?)?;
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
         let stats = arena.stats();

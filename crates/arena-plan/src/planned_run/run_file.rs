@@ -109,13 +109,13 @@ impl RunFile {
 /// use arena_scope::Host;
 ///
 /// let run = PlannedRun::probe(&Host::new(), &Options::default(), |arena| {
-///     arena.scope_named("train", |step| step.alloc::<f32>(100).map(drop))
+///     arena.scope_named("train", |step| step.alloc::<f32>(128).map(drop))
 /// })?;
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("run.json");
 /// run.save(&path)?;
 /// let plans = saved_plans(&std::fs::read(&path)?)?;
-/// assert_eq!((plans[0].0.as_str(), plans[0].1.peak_bytes()), ("train:0", 400));
+/// assert_eq!((plans[0].0.as_str(), plans[0].1.peak_bytes()), ("train:0", 512));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

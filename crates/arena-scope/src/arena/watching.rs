@@ -54,8 +54,8 @@ impl<D: Device> Arena<D> {
     }
 
     /// [`observe`](Self::observe) that also records each request, drop and scope. So the report names the first
-    /// request that differs, and a plan can be made from the [record](Self::recorded). Requests are slower
-    /// while steps are recorded.
+    /// request that differs, and a plan can be made from the [record](Self::recorded). What the run
+    /// [demands](Self::recorded_demand) of the region is noted as well. Requests are slower while steps are recorded.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
