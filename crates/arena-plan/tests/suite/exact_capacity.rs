@@ -1,6 +1,8 @@
 //! The capacity of a recorded run, bumped and planned: it serves, and a byte less does not.
 
-use arena_plan::{Options, PlannedRun};
+use std::fs;
+
+use arena_plan::{Options, Plan, PlannedRun};
 use arena_scope::{Arena, ByteSize, Device, Error, Host, Scope, StepKey};
 use rstest::rstest;
 
@@ -172,6 +174,34 @@ fn steps_that_leave_their_plan_are_sized_by_the_probe_and_after_other_plans_are_
     let before = run.capacity();
     run.load(&path)?;
     assert_eq!(run.capacity(), before);
+    Ok(())
+}
+
+#[test]
+fn plans_that_are_loaded_have_a_capacity_of_their_own() -> Result<(), Box<dyn std::error::Error>> {
+    let json = |plan: &Plan| -> Result<String, Box<dyn std::error::Error>> {
+        let mut file = Vec::new();
+        plan.save(&mut file)?;
+        Ok(String::from_utf8(file)?.trim_end().to_owned())
+    };
+    let program = Program::KeepsBetweenSteps;
+    let run = program.recorded()?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("run.json");
+    run.save(&path)?;
+    // A plan that is no better than the bump, as if somebody had made it.
+    let plan = &run.kinds()[0].step.as_ref().expect("it is planned").plan;
+    let bumped = Plan::new(plan.instance().clone(), vec![0, 1536, 2048])?;
+    let text = fs::read_to_string(&path)?;
+    assert_eq!(text.matches(&json(plan)?).count(), 1);
+    fs::write(&path, text.replace(&json(plan)?, &json(&bumped)?))?;
+
+    let mut loaded = run.clone();
+    loaded.load(&path)?;
+    assert_eq!(loaded.capacity(), run.bumped_capacity());
+    let mut arena = loaded.build(Host::new())?;
+    program.run(&mut arena)?;
+    assert!(follows(&loaded, &arena));
     Ok(())
 }
 
