@@ -83,10 +83,10 @@ impl Observer {
         self.kinds.get(key).map(|watched| watched.figures.high_water_bytes)
     }
 
-    /// The number of the open step's kind: each kind has one, in the order in which they came.
+    /// The number of the open step's kind, if each step is recorded: the kinds are counted as they come.
     pub(crate) fn number(&self) -> Option<u32> {
-        let key = self.open.as_ref()?.key;
-        u32::try_from(self.kinds.number(key)).ok()
+        let opened = self.open.as_ref().filter(|_| self.records)?;
+        u32::try_from(self.kinds.number(opened.key)).ok()
     }
 
     /// The keys of the kinds, by their numbers.
