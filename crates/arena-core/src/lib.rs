@@ -79,6 +79,7 @@ pub use uses::{LastUse, RecordedRequest};
 /// What `arena-scope` is built on. No other crate may use it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
+    pub use crate::demand::Demand;
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;

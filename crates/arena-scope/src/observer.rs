@@ -52,6 +52,16 @@ impl Watched {
         self.reference.host_bytes()
     }
 
+    /// The highest cursor of its first step.
+    pub(crate) fn high_water_bytes(&self) -> Option<u64> {
+        self.was_seen().then_some(self.figures.high_water_bytes)
+    }
+
+    /// How many kinds were seen before it, and its key.
+    pub(crate) fn number_and_key(&self) -> Option<(u64, StepKey)> {
+        self.was_seen().then_some((self.number, self.figures.key))
+    }
+
     fn was_seen(&self) -> bool {
         self.figures.steps > 0
     }
@@ -115,6 +125,17 @@ impl Observer {
     /// The record of the step that closed last, if it was recorded.
     pub(crate) fn last(&self) -> &StepLog {
         &self.log
+    }
+
+    /// The number of the open step's kind, if each step is recorded: the kinds are counted as they come.
+    pub(crate) fn number(&self, watched: &Watched) -> Option<u32> {
+        self.open.as_ref()?;
+        u32::try_from(if watched.was_seen() { watched.number } else { self.kinds_seen }).ok()
+    }
+
+    /// Whether each step is recorded.
+    pub(crate) const fn records(&self) -> bool {
+        self.records
     }
 
     /// A root scope is about to open; `record` asks for a record of it in any case.

@@ -111,7 +111,14 @@ impl<D: Device> State<D> {
         }
         let watch = self.begin_watch(options.key());
         // SAFETY: as in `open_root`.
-        unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }
+        let frame =
+            unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }?;
+        if let Some(observer) = self.observer.borrow().as_ref().filter(|it| it.records()) {
+            let kinds = self.kinds.borrow();
+            let number = kinds.get(options.key()).and_then(|kind| observer.number(&kind.watched));
+            self.steps.set_kind(number);
+        }
+        Ok(frame)
     }
 
     /// Opens a scope inside the one of depth `parent_depth`. On an error nothing is open that was not.
@@ -182,6 +189,7 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn end_watch(&self) {
         let (step, log) = (self.steps.last_step(), self.steps.take_log());
+        self.steps.set_kind(None);
         let (recorded, key) = (log.is_some(), self.root.get());
         let (mut observer, mut kinds) = (self.observer.borrow_mut(), self.kinds.borrow_mut());
         kinds.change(key, |kind| {

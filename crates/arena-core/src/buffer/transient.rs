@@ -219,6 +219,19 @@ impl<T: Pod, D: Device> Transient<'_, T, D> {
         self.note_taken();
         self.access().into_elements()
     }
+
+    /// The elements as a slice on a device whose memory the host can use, and `None` on any other: see
+    /// [`View::host`].
+    #[must_use]
+    pub fn host(&self) -> Option<&[T]> {
+        self.view().host()
+    }
+
+    /// The same as a mutable slice.
+    #[must_use]
+    pub fn host_mut(&mut self) -> Option<&mut [T]> {
+        self.view_mut().into_host_mut()
+    }
 }
 
 impl<T, D: Device> Drop for Transient<'_, T, D> {

@@ -141,7 +141,8 @@ impl<D: Device> Steps<D> {
         let room_bytes = self.zones.floor_bytes() - start_bytes;
         if needs_bytes <= room_bytes {
             if let Some(demand) = &self.demand {
-                demand.borrow_mut().note_cursor(start_bytes + needs_bytes);
+                // It is asked for under a plan as well.
+                demand.borrow_mut().note_cursor_of(None, start_bytes + needs_bytes);
             }
             return Ok(());
         }
