@@ -2,14 +2,17 @@
 
 mod run_file;
 
+use std::collections::HashMap;
 use std::fmt;
 
-use arena_scope::plan::{Planner, SlotTable};
+use arena_scope::plan::SlotTable;
 use arena_scope::record::{RunDemand, StepLog};
 use arena_scope::{Arena, ArenaBuilder, ByteSize, Device, Error, Probe, ScopeOptions, StepKey};
 
+use crate::advice::Advice;
 use crate::below_bump;
 use crate::record::{PlannedStep, StepError};
+use crate::run_planner::RunPlanner;
 use crate::solve::Options;
 
 pub use run_file::{RunFileError, saved_plans};
@@ -48,6 +51,9 @@ pub struct PlannedRun {
     bumped_bytes: u64,
     /// What the steps that do not follow their plans need beside them.
     deviating_bytes: u64,
+    options: Options,
+    /// Records that the arena had forgotten.
+    forgotten: u64,
 }
 
 /// One kind of step, and its plan.
@@ -62,16 +68,20 @@ pub struct PlannedKind {
     /// The bytes that a step takes above the mark as it is: its plan's and the padding before them, or what the bump
     /// takes.
     pub needed_bytes: u64,
+    /// The step that was recorded.
+    pub(crate) log: StepLog,
 }
 
 impl PlannedKind {
     /// A kind with this plan, if an arena can follow it.
     fn new(
         key: StepKey,
+        log: StepLog,
         step: Result<PlannedStep, StepError>,
-        bumped_bytes: u64,
         mark_bytes: u64,
     ) -> Self {
+        let ends = below_bump::ends_from(mark_bytes, &log);
+        let bumped_bytes = ends.into_iter().max().unwrap_or(mark_bytes) - mark_bytes;
         let slots = step.and_then(|step| step.slots().map(|slots| (step, slots)));
         let (step, needed_bytes) = match slots {
             Ok((step, slots)) => {
@@ -80,7 +90,7 @@ impl PlannedKind {
             }
             Err(error) => (Err(error.to_string()), bumped_bytes),
         };
-        Self { key, step, bumped_bytes, needed_bytes }
+        Self { key, step, bumped_bytes, needed_bytes, log }
     }
 }
 
@@ -112,7 +122,8 @@ impl PlannedRun {
     /// Plans what an arena has recorded ([`Arena::record`]), on any device. Call `record` before the first step. The
     /// capacity is exact to the byte for a run like the recorded one, if each step of a key repeats the first: kept
     /// buffers and their padding are counted, as for the bump. Steps that differ need keys that differ, or more
-    /// room; [`probe`](Self::probe) finds out how much.
+    /// room; [`probe`](Self::probe) finds out how much. A record that the arena has
+    /// [forgotten](arena_scope::ArenaBuilder::step_memory) is missing, and `Display` says how many are.
     ///
     /// ```
     /// use arena_plan::{Options, PlannedRun};
@@ -136,15 +147,13 @@ impl PlannedRun {
     /// ```
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
-        let stats = arena.stats();
-        let seen = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
-        let mark_bytes = stats.mark_bytes;
+        let mark_bytes = arena.stats().mark_bytes;
+        let (seen, forgotten) =
+            arena.observed().map(|seen| (seen.kinds, seen.forgotten)).unwrap_or_default();
         let plan = |key| {
             let log = arena.recorded(key)?;
-            let ends = below_bump::ends_from(mark_bytes, &log);
-            let bumped_bytes = ends.into_iter().max().unwrap_or(mark_bytes) - mark_bytes;
             let step = PlannedStep::solve(&log, options);
-            Some(PlannedKind::new(key, step, bumped_bytes, mark_bytes))
+            Some(PlannedKind::new(key, log, step, mark_bytes))
         };
         let kinds: Vec<_> = seen.iter().filter_map(|kind| plan(kind.key)).collect();
         let demand = arena.recorded_demand();
@@ -160,6 +169,8 @@ impl PlannedRun {
             capacity_bytes: 0,
             bumped_bytes,
             deviating_bytes: 0,
+            options: options.clone(),
+            forgotten,
         };
         run.size();
         run
@@ -230,14 +241,16 @@ impl PlannedRun {
     }
 
     /// Lets the steps of an arena follow the plans, from its next root scope on, when the mark is set. A plan for
-    /// which there is no room is left out. This takes the place of the arena's planner.
+    /// which there is no room is left out. This takes the place of the arena's planner, which then has the plans in 16
+    /// bytes for each request; this run can be dropped.
     pub fn follow<D: Device>(&self, arena: &mut Arena<D>) {
-        let slots = |kind: &PlannedKind| {
-            let step = kind.step.as_ref().ok()?;
-            Some((kind.key, step.slots().ok()?))
-        };
-        let ready = self.kinds.iter().rev().filter_map(slots).collect();
-        arena.set_planner(Box::new(Ready(ready)), u32::MAX);
+        arena.set_planner(Box::new(RunPlanner::new(self.slots(), |_| None)), u32::MAX);
+    }
+
+    /// The slots of all plans.
+    pub(crate) fn slots(&self) -> HashMap<StepKey, SlotTable> {
+        let slots = |kind: &PlannedKind| Some((kind.key, kind.step.as_ref().ok()?.slots().ok()?));
+        self.kinds.iter().filter_map(slots).collect()
     }
 
     /// Options for a root scope of this key, which refuse a step for which there is no room before it begins.
@@ -247,25 +260,57 @@ impl PlannedRun {
         let known = self.kinds.iter().find(|kind| kind.key == key);
         ScopeOptions::from(key).needs(known.map_or(0, |kind| kind.needed_bytes))
     }
+
+    /// Where dropping buffers earlier would lower the peaks of the plans. A plan can give a buffer's bytes to others
+    /// once its handle is dropped; a local variable lives to the end of its function, however early it was used last.
+    ///
+    /// For each kind of step it tells the peak that the plan has, the one that it would have if each buffer were
+    /// dropped right after its last use, and the drops in the program's text that bring most. They are to be written
+    /// in the order of the list: each tells what it saves when those before it are written. The first is the one that
+    /// saves most alone. The solver plans the step anew for each, with the options of this run, so the bytes come true
+    /// if the program changes in nothing else.
+    ///
+    /// A *use* is a call that takes a view, a slice, the address or a kernel's argument of a buffer, or that reads,
+    /// writes or copies it through a view ([`LastUse`]). What is kept of such a call is used later than the record
+    /// knows: a slice in a variable, an address in a struct, work on another stream. If a drop does not compile,
+    /// because something is borrowed that is used later, the advice does not hold and is to be ignored. The same
+    /// goes for memory that is used by its address alone, which no compiler sees. A last use inside a loop is the one
+    /// of its last round: there the drop belongs after the loop.
+    ///
+    /// A helper that allocates or uses buffers is named itself, unless it has `#[track_caller]`.
+    ///
+    /// ```
+    /// use arena_plan::{Options, PlannedRun};
+    /// use arena_scope::{Arena, Device, Error, Host};
+    ///
+    /// fn one_run<D: Device>(arena: &mut Arena<D>) -> Result<(), Error> {
+    ///     arena.scope_named("train", |step| {
+    ///         let mut x = step.alloc::<f32>(1024)?;
+    ///         let mut y = step.alloc::<f32>(1024)?;
+    ///         y.view_mut().copy_from(x.view())?; // x is dead from here on, but lives to the end of the closure
+    ///         let mut z = step.alloc::<f32>(1024)?;
+    ///         z.view_mut().copy_from(y.view())
+    ///     })
+    /// }
+    ///
+    /// let advice = PlannedRun::probe(&Host::new(), &Options::default(), one_run)?.advice();
+    /// let step = &advice.kinds[0];
+    /// assert_eq!((step.planned_bytes, step.by_last_use_bytes), (12_288, 8192));
+    /// assert_eq!((step.drops.len(), step.drops[0].saves_bytes), (1, 4096));
+    /// # arena_scope::Ok(())
+    /// ```
+    ///
+    /// [`LastUse`]: arena_scope::record::LastUse
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        Advice::of(&self.kinds, &self.options)
+    }
 }
 
-/// An arena without memory, in which everything fits.
-fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
-    Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61)).build()
-}
-
-/// A planner that has all its plans ready and makes no others.
-#[derive(Debug)]
-struct Ready(Vec<(StepKey, SlotTable)>);
-
-impl Planner for Ready {
-    fn recorded(&mut self, _key: StepKey, _log: &StepLog) -> bool {
-        true
-    }
-
-    fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
-        self.0.pop()
-    }
+/// An arena without memory, in which everything fits. Nothing of its record is forgotten.
+pub(crate) fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
+    let builder = Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61));
+    builder.step_memory(ByteSize::bytes_exact(u64::MAX)).build()
 }
 
 impl fmt::Display for PlannedRun {
@@ -288,6 +333,13 @@ impl fmt::Display for PlannedRun {
                     writeln!(f, "bumped in {bumped_bytes} bytes, not planned: {reason}")?
                 }
             }
+        }
+        if self.forgotten > 0 {
+            writeln!(
+                f,
+                "records that the arena forgot: {}; give it more `step_memory` to plan those too",
+                self.forgotten
+            )?;
         }
         let (capacity, bumped) = (self.capacity(), self.bumped_capacity());
         writeln!(f, "persistent {} bytes", self.persistent_bytes)?;

@@ -16,7 +16,6 @@ use cudarc::driver::{
 
 use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::device::Cuda;
-use crate::device::Device;
 use crate::error::Error;
 use crate::fence::UNTIL_THE_ROOT_CLOSES;
 use crate::region::Region;
@@ -61,6 +60,8 @@ macro_rules! device_buffer {
         }
 
         impl<T: Pod> DevicePtr<T> for $buffer {
+            // Its caller is usually a function of cudarc.
+            #[track_caller]
             fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
                 (self.address(), hand_over(self.region(), stream))
             }
@@ -70,6 +71,7 @@ macro_rules! device_buffer {
         // launched; the buffer is borrowed for longer than the builder lives.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }
@@ -80,6 +82,7 @@ macro_rules! device_buffer {
 macro_rules! mutable_device_buffer {
     ($buffer:ty) => {
         impl<T: Pod> DevicePtrMut<T> for $buffer {
+            #[track_caller]
             fn device_ptr_mut<'a>(
                 &'a mut self,
                 stream: &'a CudaStream,
@@ -91,6 +94,7 @@ macro_rules! mutable_device_buffer {
         // SAFETY: as for the shared reference.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }

@@ -11,11 +11,7 @@ use crate::step_key::StepKey;
 /// What a run demanded of its region: the highest cursors, and each buffer that was kept or given back. It takes about
 /// 24 bytes of host memory for each of these buffers.
 #[derive(Debug, Clone)]
-pub struct RunDemand {
-    demand: Demand,
-    /// The kinds of step, by their numbers.
-    keys: Vec<StepKey>,
-}
+pub struct RunDemand(Demand);
 
 impl RunDemand {
     /// The smallest capacity in bytes in which the same run fits, if the steps of a key had their highest cursor at
@@ -25,8 +21,8 @@ impl RunDemand {
     /// It is exact for a device whose regions have the same alignment, and for requests with at most that alignment.
     #[must_use]
     pub fn smallest_capacity_bytes(&self, end_bytes: impl Fn(StepKey) -> Option<u64>) -> u64 {
-        let key = |kind: u32| self.keys.get(kind as usize).copied();
-        self.demand.with_ends(|kind| key(kind).and_then(&end_bytes)).smallest_capacity_bytes()
+        let key = |(name, variant)| StepKey { name, variant };
+        self.0.with_ends(|kind| end_bytes(key(kind))).smallest_capacity_bytes()
     }
 }
 
@@ -50,7 +46,7 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     pub fn observe(&mut self, heap_allocations: Option<fn() -> u64>) {
-        self.watch(heap_allocations, false);
+        self.watch(Observer::new(heap_allocations, false));
     }
 
     /// [`observe`](Self::observe) that also records each request, drop and scope. So the report names the first
@@ -70,14 +66,12 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     pub fn record(&mut self, heap_allocations: Option<fn() -> u64>) {
-        self.watch(heap_allocations, true);
+        self.watch(Observer::new(heap_allocations, true));
     }
 
-    fn watch(&mut self, heap_allocations: Option<fn() -> u64>, records: bool) {
+    fn watch(&mut self, observer: Observer) {
         self.state.settle_all();
-        *self.state.observer.get_mut() = Some(Observer::new(heap_allocations, records));
-        self.state.steps.record_demand(records);
-        self.state.watch();
+        self.state.set_observer(Some(observer));
     }
 
     /// What the run has demanded of the region since [`record`](Self::record) was called, so that a capacity can be
@@ -103,8 +97,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn recorded_demand(&self) -> RunDemand {
-        let keys = self.state.observer.borrow().as_ref().map(Observer::keys).unwrap_or_default();
-        RunDemand { demand: self.state.steps.demand(), keys }
+        RunDemand(self.state.steps.demand())
     }
 
     /// The report since [`observe`](Self::observe) or [`record`](Self::record) was called; `None` if neither
@@ -121,7 +114,9 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn observed(&self) -> Option<SteadyState> {
-        self.state.observer.borrow().as_ref().map(Observer::report)
+        let kinds = self.state.kinds.borrow();
+        let watched = kinds.iter().map(|kind| &kind.watched).collect();
+        self.state.observer.borrow().as_ref().map(|observer| observer.report(watched))
     }
 
     /// Stops observing and returns the report.
@@ -137,8 +132,16 @@ impl<D: Device> Arena<D> {
     /// ```
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
         self.state.settle_all();
-        self.state.steps.record_demand(false);
-        self.state.observer.get_mut().take().map(|observer| observer.report())
+        let seen = self.observed();
+        self.state.set_observer(None);
+        seen
+    }
+
+    /// The host memory for what is remembered of each kind of step; see
+    /// [`ArenaBuilder::step_memory`](crate::ArenaBuilder::step_memory).
+    #[must_use]
+    pub fn step_memory_bytes(&self) -> u64 {
+        self.state.kinds.borrow().bytes()
     }
 
     /// Runs `step` as often as `steps` says, records each time, and reports whether the loop is in its steady

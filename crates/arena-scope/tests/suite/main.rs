@@ -37,8 +37,10 @@ mod size;
 mod stale;
 mod step_buffer_programs;
 mod step_buffers;
+mod step_memory;
 mod threads;
 mod use_after_reset;
+mod uses;
 mod workspaces;
 mod written;
 
