@@ -18,12 +18,15 @@ use self::trial::Trial;
 use crate::bytes::Alignment;
 use crate::layout::Span;
 
+/// A kind of step: the name and the variant of its root scope.
+pub(crate) type Kind = (&'static str, u64);
+
 /// What a run did with the region, in order.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// The highest cursor of steps of one kind, or outside of steps, between two changes of the kept zone.
     High {
-        kind: Option<u32>,
+        kind: Option<Kind>,
         bytes: u64,
     },
     Keep {
@@ -42,9 +45,9 @@ pub struct Demand {
     base_address: u64,
     steps: Vec<Step>,
     /// The highest cursors since the last change, sorted by the kind of step.
-    highs: Vec<(Option<u32>, u64)>,
+    highs: Vec<(Option<Kind>, u64)>,
     /// The kind of the open step.
-    kind: Option<u32>,
+    kind: Option<Kind>,
     /// How many `Keep`s there were.
     keeps: usize,
     /// Which of them are alive, by where they start in the recording region.
@@ -65,20 +68,8 @@ impl Demand {
     }
 
     /// What follows happens in a step of this kind, or outside of steps.
-    pub(crate) fn set_kind(&mut self, kind: Option<u32>) {
+    pub(crate) fn set_kind(&mut self, kind: Option<Kind>) {
         self.kind = kind;
-    }
-
-    /// Forgets the kinds so far: their numbers will mean others.
-    pub(crate) fn forget_kinds(&mut self) {
-        let highs = std::mem::take(&mut self.highs);
-        highs.into_iter().for_each(|(_, bytes)| self.note_cursor_of(None, bytes));
-        for step in &mut self.steps {
-            if let Step::High { kind, .. } = step {
-                *kind = None;
-            }
-        }
-        self.kind = None;
     }
 
     /// Notes a cursor that is about to fall.
@@ -87,7 +78,7 @@ impl Demand {
     }
 
     /// The same, whatever kind of step is open.
-    pub(crate) fn note_cursor_of(&mut self, kind: Option<u32>, cursor_bytes: u64) {
+    pub(crate) fn note_cursor_of(&mut self, kind: Option<Kind>, cursor_bytes: u64) {
         match self.highs.binary_search_by_key(&kind, |high| high.0) {
             Ok(at) => self.highs[at].1 = self.highs[at].1.max(cursor_bytes),
             Err(at) => self.highs.insert(at, (kind, cursor_bytes)),
@@ -118,9 +109,9 @@ impl Demand {
     /// The same run, if each step of a kind had raised the cursor at once to this end and no further, in bytes from
     /// the base. A kind without one stays as it is.
     #[must_use]
-    pub fn with_ends(&self, end_bytes: impl Fn(u32) -> Option<u64>) -> Self {
+    pub fn with_ends(&self, end_bytes: impl Fn(Kind) -> Option<u64>) -> Self {
         let mut other = self.clone();
-        let set = |kind: Option<u32>, bytes: &mut u64| {
+        let set = |kind: Option<Kind>, bytes: &mut u64| {
             *bytes = kind.and_then(&end_bytes).unwrap_or(*bytes);
         };
         other.highs.iter_mut().for_each(|(kind, bytes)| set(*kind, bytes));
@@ -357,9 +348,9 @@ mod tests {
             let mut demand = Demand::new(0);
             demand.note_cursor(40); // before there is a step
             for _ in 0..2 {
-                demand.set_kind(Some(0));
+                demand.set_kind(Some(("a", 0)));
                 demand.note_cursor(ends[0]);
-                demand.set_kind(Some(1));
+                demand.set_kind(Some(("a", 1)));
                 demand.note_keep(kept(256), Alignment::DEFAULT, ends[1]);
                 demand.note_cursor(ends[1]);
                 demand.set_kind(None);
@@ -371,16 +362,12 @@ mod tests {
         };
         let recorded = run([3000, 900]);
         for ends in [[500, 100], [100, 700], [4000, 4000], [0, 0]] {
-            let planned = recorded.with_ends(|kind| Some(ends[kind as usize]));
+            let planned = recorded.with_ends(|kind| Some(ends[usize::from(kind.1 == 1)]));
             let expected = run(ends).smallest_capacity_bytes();
             assert_eq!(planned.smallest_capacity_bytes(), expected, "{ends:?}");
         }
-        let partly = recorded.with_ends(|kind| (kind == 0).then_some(10));
+        let partly = recorded.with_ends(|kind| (kind.1 == 0).then_some(10));
         assert_eq!(partly.smallest_capacity_bytes(), run([10, 900]).smallest_capacity_bytes());
-        let mut forgotten = recorded.clone();
-        forgotten.forget_kinds();
-        let unchanged = forgotten.with_ends(|_| Some(0)).smallest_capacity_bytes();
-        assert_eq!(unchanged, recorded.smallest_capacity_bytes());
     }
 
     #[test]

@@ -26,7 +26,7 @@ use bytemuck::Pod;
 
 use crate::buffer::Persistent;
 use crate::bytes::{Alignment, ByteSize};
-use crate::demand::Demand;
+use crate::demand::{Demand, Kind};
 use crate::detached::Drops;
 use crate::device::{Device, Host, Probe};
 use crate::error::{Error, ErrorKind, ScopeFacts};
@@ -375,16 +375,11 @@ impl<D: Device> Steps<D> {
 
 // What the run demands of the region.
 impl<D: Device> Steps<D> {
-    /// Notes from now on what the run demands, or stops. A device that only measures always does. The kinds of step
-    /// so far are forgotten.
+    /// Notes from now on what the run demands, or stops. A device that only measures always does.
     pub fn record_demand(&mut self, records: bool) {
-        let measures = self.demand.take().filter(|_| D::MEASURES_ONLY);
-        self.demand = (records || D::MEASURES_ONLY).then(|| {
-            let demand = measures.map(RefCell::into_inner);
-            let mut demand = demand.unwrap_or_else(|| self.demand_of_now());
-            demand.forget_kinds();
-            RefCell::new(demand)
-        });
+        if !D::MEASURES_ONLY {
+            self.demand = records.then(|| RefCell::new(self.demand_of_now()));
+        }
     }
 
     /// A demand that begins with what lies in the region now. What is kept counts with its present padding.
@@ -401,7 +396,7 @@ impl<D: Device> Steps<D> {
     }
 
     /// What follows is demanded by a step of this kind; none is outside of steps.
-    pub fn set_kind(&self, kind: Option<u32>) {
+    pub fn set_kind(&self, kind: Option<Kind>) {
         if let Some(demand) = &self.demand {
             demand.borrow_mut().set_kind(kind);
         }

@@ -78,9 +78,10 @@ impl PlannedKind {
         key: StepKey,
         log: StepLog,
         step: Result<PlannedStep, StepError>,
-        bumped_bytes: u64,
         mark_bytes: u64,
     ) -> Self {
+        let ends = below_bump::ends_from(mark_bytes, &log);
+        let bumped_bytes = ends.into_iter().max().unwrap_or(mark_bytes) - mark_bytes;
         let slots = step.and_then(|step| step.slots().map(|slots| (step, slots)));
         let (step, needed_bytes) = match slots {
             Ok((step, slots)) => {
@@ -146,16 +147,13 @@ impl PlannedRun {
     /// ```
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
-        let stats = arena.stats();
+        let mark_bytes = arena.stats().mark_bytes;
         let (seen, forgotten) =
             arena.observed().map(|seen| (seen.kinds, seen.forgotten)).unwrap_or_default();
-        let mark_bytes = stats.mark_bytes;
         let plan = |key| {
             let log = arena.recorded(key)?;
-            let ends = below_bump::ends_from(mark_bytes, &log);
-            let bumped_bytes = ends.into_iter().max().unwrap_or(mark_bytes) - mark_bytes;
             let step = PlannedStep::solve(&log, options);
-            Some(PlannedKind::new(key, log, step, bumped_bytes, mark_bytes))
+            Some(PlannedKind::new(key, log, step, mark_bytes))
         };
         let kinds: Vec<_> = seen.iter().filter_map(|kind| plan(kind.key)).collect();
         let demand = arena.recorded_demand();

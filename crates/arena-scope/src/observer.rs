@@ -47,6 +47,11 @@ impl Watched {
         self.fresh = true;
     }
 
+    /// The highest cursor of the first of its steps.
+    pub(crate) fn high_water_bytes(&self) -> Option<u64> {
+        self.was_seen().then_some(self.figures.high_water_bytes)
+    }
+
     /// Host memory beside itself.
     pub(crate) fn host_bytes(&self) -> u64 {
         self.reference.host_bytes()
@@ -106,6 +111,11 @@ impl Observer {
         (self.records && !watched.reference.is_empty()).then(|| watched.reference.clone())
     }
 
+    /// Whether each step is recorded.
+    pub(crate) const fn records(&self) -> bool {
+        self.records
+    }
+
     /// A kind is forgotten.
     pub(crate) fn forget(&mut self, watched: &Watched) {
         if watched.was_seen() {
@@ -125,17 +135,6 @@ impl Observer {
     /// The record of the step that closed last, if it was recorded.
     pub(crate) fn last(&self) -> &StepLog {
         &self.log
-    }
-
-    /// The number of the open step's kind, if each step is recorded: the kinds are counted as they come.
-    pub(crate) fn number(&self, watched: &Watched) -> Option<u32> {
-        self.open.as_ref()?;
-        u32::try_from(if watched.was_seen() { watched.number } else { self.kinds_seen }).ok()
-    }
-
-    /// Whether each step is recorded.
-    pub(crate) const fn records(&self) -> bool {
-        self.records
     }
 
     /// A root scope is about to open; `record` asks for a record of it in any case.

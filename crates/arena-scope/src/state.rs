@@ -113,10 +113,9 @@ impl<D: Device> State<D> {
         // SAFETY: as in `open_root`.
         let frame =
             unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }?;
-        if let Some(observer) = self.observer.borrow().as_ref().filter(|it| it.records()) {
-            let kinds = self.kinds.borrow();
-            let number = kinds.get(options.key()).and_then(|kind| observer.number(&kind.watched));
-            self.steps.set_kind(number);
+        if self.observer.borrow().as_ref().is_some_and(Observer::records) {
+            let StepKey { name, variant } = options.key();
+            self.steps.set_kind(Some((name, variant)));
         }
         Ok(frame)
     }
@@ -168,6 +167,7 @@ impl<D: Device> State<D> {
     /// Observes root scopes anew from now on.
     pub(crate) fn set_observer(&mut self, observer: Option<Observer>) {
         self.watches |= observer.is_some();
+        self.steps.record_demand(observer.as_ref().is_some_and(Observer::records));
         *self.observer.get_mut() = observer;
         self.kinds.get_mut().stop_watching();
     }

@@ -223,14 +223,18 @@ impl<T: Pod, D: Device> Transient<'_, T, D> {
     /// The elements as a slice on a device whose memory the host can use, and `None` on any other: see
     /// [`View::host`].
     #[must_use]
+    #[track_caller]
     pub fn host(&self) -> Option<&[T]> {
-        self.view().host()
+        self.note_taken();
+        self.shared().host_elements()
     }
 
     /// The same as a mutable slice.
     #[must_use]
+    #[track_caller]
     pub fn host_mut(&mut self) -> Option<&mut [T]> {
-        self.view_mut().into_host_mut()
+        self.note_taken();
+        self.access().into_host_elements()
     }
 }
 

@@ -366,6 +366,11 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     #[track_caller]
     pub fn host(&self) -> Option<&'v [T]> {
         self.mark_used();
+        self.host_elements()
+    }
+
+    /// [`host`](Self::host), and no recording is told.
+    pub(crate) fn host_elements(&self) -> Option<&'v [T]> {
         // SAFETY: a device that says so keeps the duties, by its own duty 2.
         D::HOST_VISIBLE.then(|| unsafe { self.slice() })
     }
@@ -800,7 +805,8 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     #[must_use]
     #[track_caller]
     pub fn host(&self) -> Option<&[T]> {
-        self.view().host()
+        self.mark_used();
+        self.shared().host_elements()
     }
 
     /// The elements as a mutable slice on a device whose memory the host can use, and `None` on any other: see
@@ -825,7 +831,8 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     #[must_use]
     #[track_caller]
     pub fn host_mut(&mut self) -> Option<&mut [T]> {
-        self.reborrow().into_host_mut()
+        self.mark_used();
+        self.again().into_host_elements()
     }
 
     /// [`host_mut`](Self::host_mut) with the lifetime of this access.
@@ -833,6 +840,11 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     #[track_caller]
     pub fn into_host_mut(self) -> Option<&'v mut [T]> {
         self.mark_used();
+        self.into_host_elements()
+    }
+
+    /// [`into_host_mut`](Self::into_host_mut), and no recording is told.
+    pub(crate) fn into_host_elements(self) -> Option<&'v mut [T]> {
         // SAFETY: a device that says so keeps the duties, by its own duty 2.
         D::HOST_VISIBLE.then(|| unsafe { self.mut_slice() })
     }

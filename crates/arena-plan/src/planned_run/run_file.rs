@@ -1,5 +1,6 @@
 //! The plans of a run in one file.
 
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use arena_scope::StepKey;
@@ -57,9 +58,8 @@ impl PlannedRun {
             let plan = Plan::load(in_file.plan.get().as_bytes());
             let plan = plan.and_then(|plan| plan.check_for(&instance).map(|()| plan));
             let plan = plan.map_err(|cause| RunFileError::plan(path, Some(kind.key), cause))?;
-            let step = Ok(PlannedStep::loaded(instance, plan));
-            let log = std::mem::take(&mut kind.log);
-            *kind = PlannedKind::new(kind.key, log, step, kind.bumped_bytes, self.persistent_bytes);
+            let (log, step) = (mem::take(&mut kind.log), Ok(PlannedStep::loaded(instance, plan)));
+            *kind = PlannedKind::new(kind.key, log, step, self.persistent_bytes);
         }
         self.kinds = kinds;
         self.size();

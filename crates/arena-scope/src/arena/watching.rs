@@ -13,11 +13,7 @@ use crate::step_key::StepKey;
 /// What a run demanded of its region: the highest cursors, and each buffer that was kept or given back. It takes about
 /// 24 bytes of host memory for each of these buffers.
 #[derive(Debug, Clone)]
-pub struct RunDemand {
-    demand: Demand,
-    /// The kinds of step, by their numbers.
-    keys: HashMap<u64, StepKey>,
-}
+pub struct RunDemand(Demand);
 
 impl RunDemand {
     /// The smallest capacity in bytes in which the same run fits, if the steps of a key had their highest cursor at
@@ -27,8 +23,8 @@ impl RunDemand {
     /// It is exact for a device whose regions have the same alignment, and for requests with at most that alignment.
     #[must_use]
     pub fn smallest_capacity_bytes(&self, end_bytes: impl Fn(StepKey) -> Option<u64>) -> u64 {
-        let key = |kind: u32| self.keys.get(&kind.into()).copied();
-        self.demand.with_ends(|kind| key(kind).and_then(&end_bytes)).smallest_capacity_bytes()
+        let key = |(name, variant)| StepKey { name, variant };
+        self.0.with_ends(|kind| end_bytes(key(kind))).smallest_capacity_bytes()
     }
 }
 
@@ -52,7 +48,7 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     pub fn observe(&mut self, heap_allocations: Option<fn() -> u64>) {
-        self.watch(heap_allocations, false);
+        self.watch(Observer::new(heap_allocations, false));
     }
 
     /// [`observe`](Self::observe) that also records each request, drop and scope. So the report names the first
@@ -72,13 +68,12 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     pub fn record(&mut self, heap_allocations: Option<fn() -> u64>) {
-        self.watch(heap_allocations, true);
+        self.watch(Observer::new(heap_allocations, true));
     }
 
-    fn watch(&mut self, heap_allocations: Option<fn() -> u64>, records: bool) {
+    fn watch(&mut self, observer: Observer) {
         self.state.settle_all();
-        self.state.set_observer(Some(Observer::new(heap_allocations, records)));
-        self.state.steps.record_demand(records);
+        self.state.set_observer(Some(observer));
     }
 
     /// What the run has demanded of the region since [`record`](Self::record) was called, so that a capacity can be
@@ -104,14 +99,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn recorded_demand(&self) -> RunDemand {
-        let keys = self
-            .state
-            .kinds
-            .borrow()
-            .iter()
-            .filter_map(|kind| kind.watched.number_and_key())
-            .collect();
-        RunDemand { demand: self.state.steps.demand(), keys }
+        RunDemand(self.state.steps.demand())
     }
 
     /// The report since [`observe`](Self::observe) or [`record`](Self::record) was called; `None` if neither

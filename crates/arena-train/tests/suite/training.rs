@@ -389,7 +389,7 @@ fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once
             assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
             // The short last batch follows a plan of its own.
             let deviations = trainer.arena().plan_deviations(kind.key).unwrap();
-            let counts = (deviations.total(), deviations.smaller, deviations.unfreed);
+            let counts = (deviations.total(), deviations.smaller_by_design, deviations.unfreed);
             assert_eq!(counts, (0, 0, 0), "{deviations}");
         }
         trainer.steady_state().unwrap().check().unwrap();
