@@ -72,6 +72,14 @@ impl Demand {
         self.kind = kind;
     }
 
+    /// Steps of this kind stay as they were: its key is forgotten.
+    pub(crate) fn forget_kind(&mut self, kind: Kind) {
+        if let Ok(at) = self.highs.binary_search_by_key(&Some(kind), |high| high.0) {
+            let (_, bytes) = self.highs.remove(at);
+            self.note_cursor_of(None, bytes);
+        }
+    }
+
     /// Notes a cursor that is about to fall.
     pub(crate) fn note_cursor(&mut self, cursor_bytes: u64) {
         self.note_cursor_of(self.kind, cursor_bytes);
@@ -368,6 +376,15 @@ mod tests {
         }
         let partly = recorded.with_ends(|kind| (kind.1 == 0).then_some(10));
         assert_eq!(partly.smallest_capacity_bytes(), run([10, 900]).smallest_capacity_bytes());
+    }
+
+    #[test]
+    fn steps_of_a_forgotten_kind_stay_as_they_were() {
+        let mut demand = Demand::new(0);
+        demand.set_kind(Some(("a", 0)));
+        demand.note_cursor(3000);
+        demand.forget_kind(("a", 0));
+        assert_eq!(demand.with_ends(|_| Some(10)).smallest_capacity_bytes(), 3000);
     }
 
     #[test]

@@ -402,6 +402,13 @@ impl<D: Device> Steps<D> {
         }
     }
 
+    /// The steps of this kind are demanded as they were from now on, whatever plans there are.
+    pub fn forget_kind(&self, kind: Kind) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().forget_kind(kind);
+        }
+    }
+
     /// What the run demands: since it is noted, or of what lies in the region now.
     #[must_use]
     pub fn demand(&self) -> Demand {

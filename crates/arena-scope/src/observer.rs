@@ -57,16 +57,6 @@ impl Watched {
         self.reference.host_bytes()
     }
 
-    /// The highest cursor of its first step.
-    pub(crate) fn high_water_bytes(&self) -> Option<u64> {
-        self.was_seen().then_some(self.figures.high_water_bytes)
-    }
-
-    /// How many kinds were seen before it, and its key.
-    pub(crate) fn number_and_key(&self) -> Option<(u64, StepKey)> {
-        self.was_seen().then_some((self.number, self.figures.key))
-    }
-
     fn was_seen(&self) -> bool {
         self.figures.steps > 0
     }

@@ -1,7 +1,5 @@
 //! Watching a loop: what was seen of its steps, and whether they repeat each other.
 
-use std::collections::HashMap;
-
 use arena_core::Device;
 use arena_core::for_scopes::Demand;
 
@@ -135,7 +133,6 @@ impl<D: Device> Arena<D> {
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
         self.state.settle_all();
         let seen = self.observed();
-        self.state.steps.record_demand(false);
         self.state.set_observer(None);
         seen
     }
