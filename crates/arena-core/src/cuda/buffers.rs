@@ -60,6 +60,8 @@ macro_rules! device_buffer {
         }
 
         impl<T: Pod> DevicePtr<T> for $buffer {
+            // Its caller is usually a function of cudarc.
+            #[track_caller]
             fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
                 (self.address(), hand_over(self.region(), stream))
             }
@@ -69,6 +71,7 @@ macro_rules! device_buffer {
         // launched; the buffer is borrowed for longer than the builder lives.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }
@@ -79,6 +82,7 @@ macro_rules! device_buffer {
 macro_rules! mutable_device_buffer {
     ($buffer:ty) => {
         impl<T: Pod> DevicePtrMut<T> for $buffer {
+            #[track_caller]
             fn device_ptr_mut<'a>(
                 &'a mut self,
                 stream: &'a CudaStream,
@@ -90,6 +94,7 @@ macro_rules! mutable_device_buffer {
         // SAFETY: as for the shared reference.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }

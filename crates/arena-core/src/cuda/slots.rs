@@ -230,6 +230,7 @@ impl<T: Pod> ResultQueue<T> {
     /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::OtherArena`] for one of
     /// another arena, whose stream orders it; [`ErrorKind::InUse`] when as many
     /// results are on their way as there is room for; or the driver's refusal.
+    #[track_caller]
     pub fn push(&mut self, result: View<'_, T, Cuda>) -> Result<(), Error> {
         if result.len() != self.len {
             let (expected, given) = (self.len as u64, result.len() as u64);
