@@ -54,13 +54,11 @@ impl Staging {
         let start_bytes = part.used_bytes;
         let len = from.len().min(PART_BYTES - start_bytes);
         part.used_bytes += len;
+        // SAFETY: the offset lies inside the part.
+        let to = unsafe { part.memory.start().add(start_bytes) };
         // SAFETY: the bytes lie inside the part, behind those that were taken since it was free, and before it is free
         // again nobody else gets them; `from` is not ours.
-        let to = unsafe {
-            let to = part.memory.start().add(start_bytes);
-            to.copy_from_nonoverlapping(from.as_ptr(), len);
-            to
-        };
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), len) };
         Ok(Staged { from: to, len })
     }
 
