@@ -316,6 +316,7 @@ fn the_device_has_the_next_step_queued_while_the_host_reads_a_loss() {
 #[case::launch("cuGraphLaunch", "not replayed")]
 fn a_refused_graph_leaves_ordinary_steps(#[case] call: &str, #[case] what: &str) {
     let standin = Standin::load().unwrap();
+    standin.needed_for("failures");
     let plain = run(&config(adam(), Reset::Zero, ahead(false, 2)));
     standin.reset(0);
     let config = config(adam(), Reset::Zero, ahead(true, 2));
@@ -335,6 +336,7 @@ fn a_refused_graph_leaves_ordinary_steps(#[case] call: &str, #[case] what: &str)
 #[test]
 fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("failures");
     let plain = run(&config(adam(), Reset::Zero, ahead(false, 1)));
     standin.reset(0);
     let mut trainer = trainer(&config(adam(), Reset::Zero, ahead(true, 1)));
@@ -359,6 +361,7 @@ fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
 #[test]
 fn after_a_step_that_failed_the_run_goes_on_from_there() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("failures");
     let plain = run(&config(adam(), Reset::Keep, ahead(false, 1)));
     standin.reset(0);
     let mut trainer = trainer(&config(adam(), Reset::Keep, ahead(false, 1)));
