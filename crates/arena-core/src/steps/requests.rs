@@ -139,19 +139,29 @@ impl<D: Device> Steps<D> {
             (address, self.offset_of(address), slot)
         };
         if self.signs.get() {
-            self.note_request(offset_bytes, bytes, alignment);
-            self.region.uses().note_request(address, bytes, asked.call_site);
+            self.note_request(address, offset_bytes, bytes, alignment, asked);
         }
         Ok((address, slot))
     }
 
     /// Signs a request that was served, and logs it if the step is recorded.
-    fn note_request(&self, offset_bytes: u64, bytes: u64, alignment: Alignment) {
+    fn note_request(
+        &self,
+        address: u64,
+        offset_bytes: u64,
+        bytes: u64,
+        alignment: Alignment,
+        asked: Asked,
+    ) {
         self.signed_before.set(self.running.snapshot());
         if bytes > 0 {
             self.running.add(offset_bytes, bytes, alignment, self.depth());
         }
-        self.log_event(StepEvent::Alloc { offset_bytes, bytes, alignment });
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            let event = StepEvent::Alloc { offset_bytes, bytes, alignment };
+            log.push_request(event, address, bytes, asked.call_site);
+            self.region.uses().set_events(log.events().len());
+        }
     }
 
     /// Empty requests take no room, and no slot.
