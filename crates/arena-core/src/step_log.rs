@@ -76,15 +76,16 @@ impl StepLog {
         self.recording.end(finder);
     }
 
-    /// A request was served with the bytes from `address` on.
+    /// A request was served at this address, which is this offset. The event is put together where it is kept: one
+    /// that is written and then copied as a whole waits for the writes.
+    #[inline]
     pub(crate) fn push_request(
         &mut self,
-        event: StepEvent,
         address: u64,
-        bytes: u64,
+        (offset_bytes, bytes, alignment): (u64, u64, Alignment),
         call_site: &'static Location<'static>,
     ) {
-        self.events.push(event);
+        self.events.push(StepEvent::Alloc { offset_bytes, bytes, alignment });
         self.recording.push(address, bytes, call_site);
     }
 

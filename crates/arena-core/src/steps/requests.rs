@@ -12,7 +12,6 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::layout::{Span, bytes_of};
 use crate::packed::{MAX_ELEMENTS, NO_SLOT};
-use crate::step_log::StepEvent;
 
 impl<D: Device> Steps<D> {
     /// A transient buffer of `len` elements with unspecified but initialised contents, asked for in the
@@ -158,8 +157,7 @@ impl<D: Device> Steps<D> {
             self.running.add(offset_bytes, bytes, alignment, self.depth());
         }
         if let Some(log) = self.log.borrow_mut().as_mut() {
-            let event = StepEvent::Alloc { offset_bytes, bytes, alignment };
-            log.push_request(event, address, bytes, asked.call_site);
+            log.push_request(address, (offset_bytes, bytes, alignment), asked.call_site);
             self.region.uses().set_events(log.events().len());
         }
     }
