@@ -21,3 +21,8 @@ struct Errors;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/planning.md")]
 struct Planning;
+
+/// The code in `docs/cuda.md`.
+#[cfg(all(doctest, feature = "_cuda"))]
+#[doc = include_str!("../docs/cuda.md")]
+struct CudaPage;

@@ -44,6 +44,18 @@ pub struct StepLog {
 }
 
 impl StepLog {
+    /// An empty log, which allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { events: Vec::new(), recording: Recording::new() }
+    }
+
+    /// Whether it has no event.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// The events in order.
     #[must_use]
     pub fn events(&self) -> &[StepEvent] {
@@ -57,6 +69,12 @@ impl StepLog {
     #[must_use]
     pub fn requests(&self) -> &[RecordedRequest] {
         self.recording.requests()
+    }
+
+    /// The host memory that it takes.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        (self.events.capacity() * size_of::<StepEvent>()) as u64 + self.recording.host_bytes()
     }
 
     /// Forgets everything and keeps the room for it.

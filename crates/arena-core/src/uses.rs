@@ -135,6 +135,10 @@ pub(crate) struct Finder {
 }
 
 impl Finder {
+    const fn new() -> Self {
+        Self { spans: None, index: OrderedSet::new(), indexed: 0, last_uses: Vec::new() }
+    }
+
     /// The last use of the newest request that has the byte at `address`. A buffer that is alive shares no byte
     /// with a newer one.
     fn find(&mut self, address: u64) -> Option<&mut Option<LastUse>> {
@@ -198,6 +202,15 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
+    pub(crate) const fn new() -> Self {
+        Self { requests: Vec::new(), finder: Finder::new() }
+    }
+
+    /// The host memory of a record that is kept.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        (self.requests.capacity() * size_of::<RecordedRequest>()) as u64
+    }
+
     pub(crate) fn requests(&self) -> &[RecordedRequest] {
         &self.requests
     }
@@ -248,7 +261,7 @@ impl Recording {
 impl Clone for Recording {
     /// The requests alone: where they lay is of no use once the step has ended.
     fn clone(&self) -> Self {
-        Self { requests: self.requests.clone(), finder: Finder::default() }
+        Self { requests: self.requests.clone(), finder: Finder::new() }
     }
 }
 

@@ -1,9 +1,10 @@
 //! From a program to an arena of just the bytes that its planned steps need.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use arena_scope::plan::{Planner, SlotTable};
+use arena_scope::plan::SlotTable;
 use arena_scope::record::StepLog;
 use arena_scope::{Arena, ArenaBuilder, ByteSize, Device, Error, Probe, ScopeOptions, StepKey};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use crate::advice::Advice;
 use crate::files::{self, FileError};
 use crate::plan::{Plan, PlanError};
 use crate::record::{PlannedStep, StepError};
+use crate::run_planner::RunPlanner;
 use crate::solve::Options;
 
 /// A run of a program: a plan for each kind of its steps, and the capacity that it needs with them.
@@ -47,6 +49,8 @@ pub struct PlannedRun {
     capacity_bytes: u64,
     bumped_bytes: u64,
     options: Options,
+    /// Records that the arena had forgotten.
+    forgotten: u64,
 }
 
 /// One kind of step, and its plan.
@@ -98,11 +102,13 @@ impl PlannedRun {
 
     /// Plans what an arena has recorded ([`Arena::record`]), on any device. The capacity is exact where no
     /// persistent buffer was made after the mark was set; those that are kept now are counted with their
-    /// present padding.
+    /// present padding. A record that the arena has [forgotten](arena_scope::ArenaBuilder::step_memory) is missing, and
+    /// `Display` says how many are.
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
         let stats = arena.stats();
-        let seen = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
+        let (seen, forgotten) =
+            arena.observed().map(|seen| (seen.kinds, seen.forgotten)).unwrap_or_default();
         let plan = |log: &StepLog| {
             let step = PlannedStep::solve(log, options)?;
             step.slots()?; // An arena can follow it.
@@ -124,7 +130,7 @@ impl PlannedRun {
         };
         let (capacity_bytes, bumped_bytes) = (highest(&end), highest(&bumped_end));
         let (persistent_bytes, options) = (stats.mark_bytes, options.clone());
-        Self { kinds, persistent_bytes, capacity_bytes, bumped_bytes, options }
+        Self { kinds, persistent_bytes, capacity_bytes, bumped_bytes, options, forgotten }
     }
 
     /// The kinds of step, in the order in which they came.
@@ -166,14 +172,16 @@ impl PlannedRun {
     }
 
     /// Lets the steps of an arena follow the plans, from its next root scope on, when the mark is set. A plan for
-    /// which there is no room is left out. This takes the place of the arena's planner.
+    /// which there is no room is left out. This takes the place of the arena's planner, which then has the plans in 16
+    /// bytes for each request; this run can be dropped.
     pub fn follow<D: Device>(&self, arena: &mut Arena<D>) {
-        let slots = |kind: &PlannedKind| {
-            let step = kind.step.as_ref().ok()?;
-            Some((kind.key, step.slots().ok()?))
-        };
-        let ready = self.kinds.iter().rev().filter_map(slots).collect();
-        arena.set_planner(Box::new(Ready(ready)), u32::MAX);
+        arena.set_planner(Box::new(RunPlanner::new(self.slots(), |_| None)), u32::MAX);
+    }
+
+    /// The slots of all plans.
+    pub(crate) fn slots(&self) -> HashMap<StepKey, SlotTable> {
+        let slots = |kind: &PlannedKind| Some((kind.key, kind.step.as_ref().ok()?.slots().ok()?));
+        self.kinds.iter().filter_map(slots).collect()
     }
 
     /// Options for a root scope of this key, which refuse a step for which there is no room before it begins.
@@ -344,23 +352,10 @@ fn of(key: Option<StepKey>) -> String {
     key.map_or_else(String::new, |key| format!("steps {key}: "))
 }
 
-/// An arena without memory, in which everything fits.
-fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
-    Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61)).build()
-}
-
-/// A planner that has all its plans ready and makes no others.
-#[derive(Debug)]
-struct Ready(Vec<(StepKey, SlotTable)>);
-
-impl Planner for Ready {
-    fn recorded(&mut self, _key: StepKey, _log: &StepLog) -> bool {
-        true
-    }
-
-    fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
-        self.0.pop()
-    }
+/// An arena without memory, in which everything fits. Nothing of its record is forgotten.
+pub(crate) fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
+    let builder = Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61));
+    builder.step_memory(ByteSize::bytes_exact(u64::MAX)).build()
 }
 
 impl fmt::Display for PlannedRun {
@@ -383,6 +378,13 @@ impl fmt::Display for PlannedRun {
                     writeln!(f, "bumped in {bumped_bytes} bytes, not planned: {reason}")?
                 }
             }
+        }
+        if self.forgotten > 0 {
+            writeln!(
+                f,
+                "records that the arena forgot: {}; give it more `step_memory` to plan those too",
+                self.forgotten
+            )?;
         }
         let (capacity, bumped) = (self.capacity(), self.bumped_capacity());
         writeln!(f, "persistent {} bytes", self.persistent_bytes)?;

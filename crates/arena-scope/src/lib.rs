@@ -40,13 +40,12 @@
 #![deny(unsafe_code)]
 
 mod arena;
-mod captured;
 mod fence;
 mod graph;
 mod guard;
+mod kinds;
 mod observer;
 mod options;
-mod plan_keys;
 mod planner;
 mod scope;
 #[cfg(feature = "_cuda")]

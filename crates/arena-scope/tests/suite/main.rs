@@ -36,6 +36,7 @@ mod size;
 mod stale;
 mod step_buffer_programs;
 mod step_buffers;
+mod step_memory;
 mod threads;
 mod use_after_reset;
 mod uses;
@@ -54,6 +55,7 @@ mod cuda_driver_errors;
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
+#[cfg(feature = "_cuda")]
 mod cuda_neighbours;
 #[cfg(feature = "_cuda")]
 mod cuda_no_heap;
