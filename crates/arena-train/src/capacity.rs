@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use arena_plan::{Advice, Options, PlannedRun};
 use arena_scope::{Arena, ByteSize, Device, Probe, ScopeOptions, StepKey};
 
 use crate::backend::{Backend, ProbeBackend};
@@ -73,6 +74,22 @@ pub fn demand<B: Backend>(
         steps: StepNeeds::observed(arena),
         plans,
     })
+}
+
+/// Where dropping buffers earlier would lower the peaks of plans for the run's steps.
+///
+/// # Errors
+///
+/// When the kernels do not serve a shape.
+pub fn advice<B: Backend>(
+    device: &B::Device,
+    backend: &B,
+    config: &RunConfig,
+    data: &Mnist,
+) -> Result<Advice, TrainError> {
+    let config = RunConfig { epochs: config.epochs.min(1), ..config.clone() };
+    let bumped = on_probe(device, backend, &config, data, &Plans::default())?;
+    Ok(PlannedRun::from_record(bumped.arena(), &Options::default()).advice())
 }
 
 type ProbeTrainer<'b, B> = Trainer<ProbeBackend<'b, B>>;

@@ -97,6 +97,11 @@ fn train<B: Backend>(
     stop: &AtomicBool,
 ) -> Result<ExitCode> {
     let config = arguments.config();
+    if arguments.advice {
+        let advice = capacity::advice(&device, &backend, &config, data)?;
+        files::print(&advice.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (planned, saved) = (arguments.planned(), arguments.saved_plan());
     let demand = capacity::demand(&device, &backend, &config, data, planned, saved)?;
     let needed = ByteSize::bytes_exact(demand.capacity_bytes);
