@@ -51,6 +51,7 @@ mod raw_arena;
 mod region;
 mod reset;
 mod signature;
+mod spans;
 mod stats;
 mod step_log;
 mod steps;

@@ -34,6 +34,9 @@ pub struct Arguments {
     /// kinds of step from it, or write them to it if it does not exist
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub plan: Option<Option<PathBuf>>,
+    /// Print where dropping a step's buffers earlier would lower the peaks of the plans, and train nothing
+    #[arg(long)]
+    pub advice: bool,
     /// What a scope does with its bytes when it closes
     #[arg(long, value_enum, default_value_t = ResetName::Keep)]
     pub reset: ResetName,

@@ -98,6 +98,10 @@ fn train<B: Backend>(
 ) -> Result<ExitCode> {
     let config = arguments.config();
     let mut run = planning::probe(&device, &backend, &config, data)?;
+    if arguments.advice {
+        files::print(&run.advice().to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match arguments.saved_plans() {
         Some(path) if path.exists() => run.load(path)?,
         Some(path) => run.save(path)?,

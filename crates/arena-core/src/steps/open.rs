@@ -189,7 +189,7 @@ impl<D: Device> Steps<D> {
         self.running.restart(plan_id);
         self.signs.set(planned || !matches!(watch, Watch::Nothing));
         if let Watch::Record(mut log) = watch {
-            self.region.uses().begin(log.take_recording());
+            self.region.uses().begin(log.begin());
             *self.log.borrow_mut() = Some(log);
             self.log_event(StepEvent::Open);
         }

@@ -76,6 +76,17 @@ fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
     assert_eq!(summary["deviation_sites"], serde_json::json!([]));
 }
 
+// Each kind of step is at its optimum: a change that keeps a buffer too long shows here, with its line.
+#[test]
+fn no_earlier_drop_would_lower_the_peaks_of_the_steps() {
+    let output = run(&["--advice"]);
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let kinds: Vec<_> = told.lines().filter(|line| line.starts_with('`')).collect();
+    assert_eq!(kinds.len(), 4, "whole batches and the last one, training and evaluation:\n{told}");
+    assert!(told.lines().all(|line| line.ends_with("and no earlier drop saves a byte")), "{told}");
+}
+
 #[rstest]
 #[case::without(&[], (false, None))]
 #[case::alone(&["--plan"], (true, None))]
