@@ -56,6 +56,12 @@ impl<T> Detached<T> {
         self.len() == 0
     }
 
+    /// The device address of the first element. It is the buffer's only while its scope is open.
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
     /// The address and the packed word of a buffer that goes on as a transient one: it is not dropped here.
     pub(crate) fn into_parts(mut self) -> (u64, u64) {
         let parts = (self.address, self.packed);

@@ -77,6 +77,8 @@ pub use step_log::{StepEvent, StepLog};
 /// What `arena-scope` is built on. No other crate may use it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
+    #[cfg(feature = "_cuda")]
+    pub use crate::cuda::buffers::hand_over;
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;

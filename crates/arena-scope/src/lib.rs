@@ -50,6 +50,8 @@ mod plan_keys;
 mod planner;
 mod scope;
 #[cfg(feature = "_cuda")]
+mod session;
+#[cfg(feature = "_cuda")]
 mod slots;
 mod state;
 mod steady_state;
@@ -66,14 +68,22 @@ pub use scope::Scope;
 pub use step_buffer::StepBuffer;
 pub use step_key::StepKey;
 
+#[cfg(feature = "_cuda")]
+pub use arena_core::cudarc;
 pub use arena_core::{
     Alignment, ByteSize, Capacity, Cuda, Device, Error, ErrorKind, Host, HostVisible, Persistent,
     Placement, Pod, Probe, Reset, Stats, Transient, View, ViewMut,
 };
-#[cfg(feature = "_cuda")]
-pub use arena_core::{cuda, cudarc};
 pub use arena_core::{device, layout};
 pub use bumpalo;
+
+/// For programs with CUDA code: the arena's buffers as arguments of cudarc's calls, cuBLAS in the memory of the
+/// arena, input slots, results that are read later, and a session for programs that exist.
+#[cfg(feature = "_cuda")]
+pub mod cuda {
+    pub use crate::session::{Session, SessionSlice, SessionStep, SessionView, SessionViewMut};
+    pub use arena_core::cuda::*;
+}
 
 /// The types inside an [`Error`]: the facts of the kinds that have a separate type.
 pub mod errors {

@@ -22,7 +22,7 @@ use crate::region::Region;
 
 /// Lets `stream` use a buffer of the region. It cannot fail, so an error waits for the next fallible
 /// call.
-fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+pub fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     let device = region.device();
     if *stream == **device.stream() {
         return SyncOnDrop::Record(None);

@@ -2,7 +2,7 @@
 //! arena, input slots, and results that are read later.
 
 mod blas;
-mod buffers;
+pub(crate) mod buffers;
 mod slots;
 mod transfer;
 

@@ -64,6 +64,8 @@ mod cuda_scenarios;
 #[cfg(feature = "_cuda")]
 mod cuda_separate;
 #[cfg(feature = "_cuda")]
+mod cuda_session;
+#[cfg(feature = "_cuda")]
 mod cuda_slots;
 #[cfg(feature = "_cuda")]
 mod cuda_steps;
