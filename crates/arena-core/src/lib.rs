@@ -79,6 +79,8 @@ pub use step_log::{StepEvent, StepLog};
 pub mod for_scopes {
     #[cfg(feature = "_cuda")]
     pub use crate::cuda::buffers::hand_over;
+    #[cfg(feature = "_cuda")]
+    pub use crate::cuda::lending::{lend_detached, lend_detached_mut};
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;

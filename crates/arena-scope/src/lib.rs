@@ -81,7 +81,10 @@ pub use bumpalo;
 /// arena, input slots, results that are read later, and a session for programs that exist.
 #[cfg(feature = "_cuda")]
 pub mod cuda {
-    pub use crate::session::{Session, SessionSlice, SessionStep, SessionView, SessionViewMut};
+    pub use crate::session::{
+        Session, SessionLent, SessionLentMut, SessionSlice, SessionStep, SessionView,
+        SessionViewMut,
+    };
     pub use arena_core::cuda::*;
 }
 

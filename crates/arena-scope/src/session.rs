@@ -4,16 +4,17 @@
 //! fields. Each use compares the scope that made it with the open ones, as for a [`StepBuffer`](crate::StepBuffer).
 //!
 //! Proof that no buffer is used after its scope: everything of a session holds an `Rc`, so all of it stays on one
-//! thread. A use is one call, [`device_ptr`](cudarc::driver::DevicePtr::device_ptr) or
-//! [`arg`](cudarc::driver::PushKernelArg::arg), that checks the buffer; no scope can close inside that call. What such
-//! a call returns is an address, which only `unsafe` code can use. So safe code queues work on a buffer only while its
-//! scope is open, and the close orders reuse behind that work, as for every other buffer.
+//! thread. A use is one call, `device_ptr` or `arg`, that checks the buffer; no scope can close inside that call. What
+//! such a call returns is an address, which only `unsafe` code can use. So safe code queues work on a buffer only while
+//! its scope is open, and the close orders reuse behind that work, as for every other buffer. A buffer that is *lent*
+//! is used in other calls too; so no scope closes while one is lent. If what lends is forgotten, none ever does.
 //!
-//! This module opens `unsafe` for the one trait that makes a buffer a kernel's argument, and for
+//! This module opens `unsafe` for the one trait that makes a buffer a kernel's argument, for lending, and for
 //! [`Session::alloc`], which is `unsafe` where cudarc's is.
 
 #![allow(unsafe_code)]
 
+mod lent;
 mod slice;
 
 use std::cell::{Cell, Ref, RefCell};
@@ -30,6 +31,7 @@ use crate::arena::Arena;
 use crate::options::ScopeOptions;
 use crate::state::WayBack;
 
+pub use lent::{SessionLent, SessionLentMut};
 pub use slice::{SessionSlice, SessionView, SessionViewMut};
 
 /// A stream with an arena: it goes where a program has an `Arc<CudaStream>`, and its `alloc`, `alloc_zeros`,
@@ -95,6 +97,10 @@ struct Inner {
     region: Arc<Region<Cuda>>,
     /// How many [`Session::keep`] run now.
     keeping: Cell<u32>,
+    /// How many buffers of steps are lent now. No scope closes meanwhile.
+    lent: Cell<usize>,
+    /// Steps that have ended meanwhile.
+    ended: RefCell<Vec<FrameId>>,
     /// Borrowed mutably only while a root scope opens.
     arena: RefCell<Arena<Cuda>>,
 }
@@ -106,8 +112,9 @@ impl Session {
     pub fn new(arena: Arena<Cuda>) -> Self {
         let stream = Arc::clone(arena.device().stream());
         let region = arena.state.steps.region_arc();
-        let (keeping, arena) = (Cell::new(0), RefCell::new(arena));
-        Self { inner: Rc::new(Inner { stream, region, keeping, arena }) }
+        let (keeping, lent, ended) = (Cell::new(0), Cell::new(0), RefCell::default());
+        let arena = RefCell::new(arena);
+        Self { inner: Rc::new(Inner { stream, region, keeping, lent, ended, arena }) }
     }
 
     /// The device of the arena.
@@ -346,6 +353,38 @@ impl Inner {
         self.keeping.get() > 0 || arena.state.steps.depth() == 0
     }
 
+    /// Closes a scope, or lets it wait until no buffer is lent.
+    fn close(&self, frame: FrameId, close: impl FnOnce(WayBack<'_, Cuda>)) {
+        if self.lent.get() > 0 {
+            self.ended.borrow_mut().push(frame);
+            return;
+        }
+        if let Ok(arena) = self.arena() {
+            close(WayBack { state: &arena.state, frame });
+        }
+        self.close_ended();
+    }
+
+    /// Closes the scopes that have ended while a buffer was lent, from the innermost on.
+    fn close_ended(&self) {
+        let innermost = || {
+            let arena = self.arena().ok()?;
+            let steps = &arena.state.steps;
+            steps.frame(steps.depth())
+        };
+        while self.lent.get() == 0
+            && let Some(frame) = innermost()
+            && let Some(ended) = self.position_of_ended(frame)
+        {
+            self.ended.borrow_mut().swap_remove(ended);
+            self.close(frame, |way_back| way_back.close_quietly());
+        }
+    }
+
+    fn position_of_ended(&self, frame: FrameId) -> Option<usize> {
+        self.ended.borrow().iter().position(|&ended| ended == frame)
+    }
+
     fn open(&self, options: ScopeOptions) -> Result<FrameId, Error> {
         let depth = self.arena()?.state.steps.depth();
         if depth > 0 {
@@ -354,6 +393,7 @@ impl Inner {
         let by = "`with_arena`";
         let arena = self.arena.try_borrow_mut();
         let mut arena = arena.map_err(|_| ErrorKind::InUse { what: ARENA, by })?;
+        self.ended.borrow_mut().clear(); // Those that a step around them has closed.
         arena.state.prepare_root(options.key());
         arena.state.open_root(options)
     }
@@ -389,19 +429,22 @@ impl SessionStep {
     ///
     /// # Errors
     ///
-    /// A failure of the device, or a damaged guard zone. What was not done is tried again by the next request or
-    /// opening.
+    /// A failure of the device, or a damaged guard zone: what was not done is tried again by the next request or
+    /// opening. [`ErrorKind::InUse`] while a buffer of a step is lent: the step ends when it no longer is.
     pub fn close(mut self) -> Result<(), Error> {
-        let arena = self.inner.arena()?;
-        let Some(frame) = self.frame.take() else { return Ok(()) };
-        WayBack { state: &arena.state, frame }.close()
+        let by = "a buffer that is lent";
+        let mut outcome = Err(ErrorKind::InUse { what: "the step", by }.into());
+        if let Some(frame) = self.frame.take() {
+            self.inner.close(frame, |way_back| outcome = way_back.close());
+        }
+        outcome
     }
 }
 
 impl Drop for SessionStep {
     fn drop(&mut self) {
-        if let (Some(frame), Ok(arena)) = (self.frame.take(), self.inner.arena()) {
-            WayBack { state: &arena.state, frame }.close_quietly();
+        if let Some(frame) = self.frame.take() {
+            self.inner.close(frame, |way_back| way_back.close_quietly());
         }
     }
 }

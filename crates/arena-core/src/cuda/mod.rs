@@ -3,8 +3,10 @@
 
 mod blas;
 pub(crate) mod buffers;
+pub(crate) mod lending;
 mod slots;
 mod transfer;
 
 pub use blas::Blas;
+pub use lending::{Lent, LentMut};
 pub use slots::{InputSlots, ResultQueue};

@@ -30,11 +30,11 @@ pub struct SessionSlice<T> {
     /// A launch reads its argument from here.
     address: CUdeviceptr,
     len: usize,
-    buffer: Buffer<T>,
-    session: Rc<Inner>,
+    pub(super) buffer: Buffer<T>,
+    pub(super) session: Rc<Inner>,
 }
 
-enum Buffer<T> {
+pub(super) enum Buffer<T> {
     OfStep(Detached<T>),
     Kept(Persistent<T, Cuda>),
 }

@@ -54,6 +54,8 @@ mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
 #[cfg(feature = "_cuda")]
+mod cuda_lending;
+#[cfg(feature = "_cuda")]
 mod cuda_no_heap;
 #[cfg(feature = "_cuda")]
 mod cuda_planned;

@@ -10,6 +10,8 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use super::code::{Failure, done};
 use super::context::{Restore, with_current};
 use super::event::Event;
+use super::every_stream::EveryStream;
+use super::lent_slices::LentSlices;
 use super::presence;
 use super::ranges::Ranges;
 use crate::bytes::Alignment;
@@ -48,6 +50,8 @@ pub struct Cuda {
     ranges: Option<Ranges>,
     /// Read by calls that must not be captured, written by who begins a capture.
     capturing: RwLock<()>,
+    pub(super) every_stream: EveryStream,
+    pub(crate) lent: LentSlices,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
@@ -98,7 +102,8 @@ impl Cuda {
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
         let (ranges, capturing, restore) = (None, RwLock::new(()), Restore::nothing());
-        Ok(Self { stream, name, streams, lost, ranges, capturing, restore })
+        let (every_stream, lent) = (EveryStream::default(), LentSlices::default());
+        Ok(Self { stream, name, streams, lost, ranges, capturing, every_stream, lent, restore })
     }
 
     /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
@@ -263,7 +268,7 @@ fn record(event: &Event, stream: &CudaStream) -> Result<(), Failure> {
     done("cuEventRecord", unsafe { sys::cuEventRecord(event.handle(), stream.cu_stream()) })
 }
 
-fn wait(stream: &CudaStream, event: &Event) -> Result<(), Failure> {
+pub(super) fn wait(stream: &CudaStream, event: &Event) -> Result<(), Failure> {
     // SAFETY: event and stream are alive; an event may be destroyed while a wait for it is queued.
     let code = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.handle(), 0) };
     done("cuStreamWaitEvent", code)
