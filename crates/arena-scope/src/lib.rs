@@ -41,6 +41,8 @@
 
 mod arena;
 mod captured;
+#[cfg(feature = "_cuda")]
+mod external;
 mod fence;
 mod graph;
 mod guard;

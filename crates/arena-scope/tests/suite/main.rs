@@ -50,6 +50,8 @@ mod cuda_declared;
 #[cfg(feature = "_cuda")]
 mod cuda_driver_errors;
 #[cfg(feature = "_cuda")]
+mod cuda_external;
+#[cfg(feature = "_cuda")]
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;

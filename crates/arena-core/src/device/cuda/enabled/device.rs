@@ -11,6 +11,7 @@ use super::code::{Failure, done};
 use super::context::{Restore, with_current};
 use super::event::Event;
 use super::every_stream::EveryStream;
+use super::external::{CudaMemory, External};
 use super::lent_slices::LentSlices;
 use super::presence;
 use super::ranges::Ranges;
@@ -52,6 +53,9 @@ pub struct Cuda {
     capturing: RwLock<()>,
     pub(super) every_stream: EveryStream,
     pub(crate) lent: LentSlices,
+    pub(super) external: External,
+    /// Of each region's base.
+    pub(super) alignment: Alignment,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
@@ -102,8 +106,19 @@ impl Cuda {
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
         let (ranges, capturing, restore) = (None, RwLock::new(()), Restore::nothing());
-        let (every_stream, lent) = (EveryStream::default(), LentSlices::default());
-        Ok(Self { stream, name, streams, lost, ranges, capturing, every_stream, lent, restore })
+        Ok(Self {
+            stream,
+            name,
+            streams,
+            lost,
+            ranges,
+            capturing,
+            every_stream: EveryStream::default(),
+            lent: LentSlices::default(),
+            external: External::default(),
+            alignment: Alignment::DEFAULT,
+            restore,
+        })
     }
 
     /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
@@ -299,7 +314,7 @@ const fn length(bytes: u64) -> usize {
 }
 
 // SAFETY: by the duties' numbers. 1: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes
-// back; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
+// back, and who gives memory promises the same of it; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
 // gets the range as it is named. 4: the driver calls nothing of this program here. 5: a call that fails
 // has at most queued its own work, on the arena's stream. 6: nothing panics between two driver calls that
 // belong together. 7: see `copy_in` and `copy_out`. 8: all work goes to one stream, which the driver runs
@@ -307,7 +322,7 @@ const fn length(bytes: u64) -> usize {
 // of one context; the per-thread stream, which is another one on each thread, is refused. 10: it wraps
 // nothing.
 unsafe impl Device for Cuda {
-    type Memory = ();
+    type Memory = CudaMemory;
     type Stream = Arc<CudaStream>;
     type Event = Event;
 
@@ -323,15 +338,20 @@ unsafe impl Device for Cuda {
     }
 
     /// What `cuMemAlloc` promises ("suitably aligned for any kind of variable") is 256 bytes on every
-    /// device so far; the texture alignment, which is larger on some, is not promised.
+    /// device so far; the texture alignment, which is larger on some, is not promised. Memory of the program's may be
+    /// less aligned.
     fn base_alignment(&self) -> Alignment {
-        Alignment::DEFAULT
+        self.alignment
     }
 
-    fn obtain(&self, bytes: u64) -> Result<Obtained<()>, DeviceError> {
+    fn obtain(&self, bytes: u64) -> Result<Obtained<CudaMemory>, DeviceError> {
+        if let Some(external) = self.obtain_external(bytes)? {
+            return Ok(external);
+        }
         if bytes == 0 {
             // The driver refuses nothing as a size. No byte will be used.
-            return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle: () });
+            let handle = CudaMemory(None);
+            return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle });
         }
         let mut base_address = 0;
         let obtained = self.call(|| {
@@ -341,7 +361,7 @@ unsafe impl Device for Cuda {
             done("cuMemAlloc", code)
         });
         match obtained {
-            Ok(()) => Ok(Obtained { base_address, handle: () }),
+            Ok(()) => Ok(Obtained { base_address, handle: CudaMemory(None) }),
             Err(error) if error.kind == DeviceErrorKind::OutOfMemory(None) => {
                 Err(self.with_figures(error, bytes))
             }
@@ -349,11 +369,12 @@ unsafe impl Device for Cuda {
         }
     }
 
-    unsafe fn release(&self, memory: Obtained<()>, bytes: u64) -> Result<(), DeviceError> {
-        if bytes == 0 {
+    unsafe fn release(&self, memory: Obtained<CudaMemory>, bytes: u64) -> Result<(), DeviceError> {
+        let Obtained { base_address, handle: CudaMemory(mut external) } = memory;
+        if bytes == 0 && external.is_none() {
             return Ok(());
         }
-        self.call_even_if_lost(|| {
+        let released = self.call_even_if_lost(|| {
             let first = synchronise(&self.stream);
             let waited = first.or_else(|_| synchronise(&self.stream));
             if let Err(failure) = waited
@@ -361,11 +382,17 @@ unsafe impl Device for Cuda {
             {
                 return Err(failure); // Queued work may still use the memory: it is given up, not freed.
             }
+            if let Some(external) = external.take() {
+                self.external.put_back(external);
+                return first;
+            }
             // SAFETY: the caller passes what `obtain` got from `cuMemAlloc`, and nobody uses it any
             // more: what was queued has ended, or will never run.
-            let freed = done("cuMemFree", unsafe { sys::cuMemFree_v2(memory.base_address) });
+            let freed = done("cuMemFree", unsafe { sys::cuMemFree_v2(base_address) });
             first.and(freed)
-        })
+        });
+        std::mem::forget(external); // If it was not put back, it is given up too.
+        released
     }
 
     /// Nothing: memory of `cuMemAlloc` goes back as a whole.

@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod event;
 mod every_stream;
+mod external;
 mod graph;
 pub(crate) mod lent_slices;
 pub(crate) mod pinned;
@@ -13,4 +14,5 @@ mod ranges;
 
 pub use device::Cuda;
 pub use event::Event;
+pub use external::{CudaMemory, External};
 pub use graph::Graph;
