@@ -65,7 +65,8 @@ use crate::region::Region;
 ///
 /// let arena = RawArena::new(Cuda::new(0)?, ByteSize::mib(1))?;
 /// let x = arena.transient_from(&[0.5_f32; 100], Alignment::DEFAULT)?;
-/// assert_eq!(first(&x.lend()?)?, 0.5);
+/// let lent = x.lend()?;
+/// assert_eq!(first(&lent)?, 0.5); // in one expression: `first(&*x.lend()?)`
 /// # Ok::<(), Error>(())
 /// ```
 ///

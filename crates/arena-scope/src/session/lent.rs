@@ -68,7 +68,7 @@ impl<T: Pod> SessionSlice<T> {
     /// # fn step(stream: &Session) -> Result<(), arena_scope::Error> {
     /// let _step = stream.enter()?;
     /// let x = stream.clone_htod(&[0.5_f32; 100])?;
-    /// assert_eq!(first(&x.lend()?)?, 0.5);
+    /// assert_eq!(first(&*x.lend()?)?, 0.5);
     /// # Ok(())
     /// # }
     /// ```

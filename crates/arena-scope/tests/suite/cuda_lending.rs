@@ -96,7 +96,7 @@ fn from_another_thread(step: &mut Scope<'_, '_, Cuda>, streams: &mut Streams) ->
     });
     std::thread::scope(|threads| {
         let x = x.view();
-        threads.spawn(move || copied(own, &*x.lend().unwrap(), other));
+        threads.spawn(move || copied(own, &x.lend().unwrap(), other));
     });
     Ok(())
 }

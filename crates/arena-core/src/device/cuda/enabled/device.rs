@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use super::code::{Failure, done};
 use super::context::{Restore, with_current};
-use super::event::Event;
+use super::event::{Event, record, synchronise, wait};
 use super::every_stream::EveryStream;
 use super::external::{CudaMemory, External};
 use super::lent_slices::LentSlices;
@@ -233,6 +233,15 @@ impl Cuda {
         self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Makes the arena's stream wait for all that is queued on any stream: on the device, or on the host where the
+    /// driver is older than CUDA 12.5.
+    pub(crate) fn wait_for_every_stream(&self) -> Result<(), DeviceError> {
+        self.call(|| {
+            let _held = self.not_in_capture("cuCtxRecordEvent")?;
+            self.every_stream.wait_on(&self.stream)
+        })
+    }
+
     /// Waits for the arena's stream on behalf of host memory that is only borrowed, and that a queued copy
     /// may still use: this returns when that copy has ended. A driver that refuses the wait for a passing
     /// reason is asked again until it knows, for the borrow ends with the call; a lost device runs nothing
@@ -276,22 +285,6 @@ pub(crate) fn memory_info() -> Result<(u64, u64), Failure> {
     // SAFETY: both numbers go into live variables.
     done("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
     Ok((free as u64, total as u64))
-}
-
-fn record(event: &Event, stream: &CudaStream) -> Result<(), Failure> {
-    // SAFETY: event and stream are alive; the driver refuses those of different contexts.
-    done("cuEventRecord", unsafe { sys::cuEventRecord(event.handle(), stream.cu_stream()) })
-}
-
-pub(super) fn wait(stream: &CudaStream, event: &Event) -> Result<(), Failure> {
-    // SAFETY: event and stream are alive; an event may be destroyed while a wait for it is queued.
-    let code = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.handle(), 0) };
-    done("cuStreamWaitEvent", code)
-}
-
-fn synchronise(stream: &CudaStream) -> Result<(), Failure> {
-    // SAFETY: the stream is alive.
-    done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream.cu_stream()) })
 }
 
 /// Whether the driver knows this host memory, so that copies from it are read only when they run. The

@@ -4,16 +4,12 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 
-use super::Cuda;
 use super::code::{Failure, done};
 use super::context::{Restore, with_current};
-use super::device::wait;
-use super::event::Event;
+use super::event::{Event, wait};
 use super::presence;
-use crate::device::Device;
-use crate::error::DeviceError;
 
 /// What the waits keep from one to the next.
 #[derive(Debug, Default)]
@@ -35,77 +31,71 @@ struct Other {
     context: Arc<CudaContext>,
 }
 
-impl Cuda {
-    /// Makes the arena's stream wait, on the device, for all that is queued on any stream; on the host where the
-    /// driver is older than CUDA 12.5.
-    pub(crate) fn wait_for_every_stream(&self) -> Result<(), DeviceError> {
-        let mut kept = self.every_stream.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+impl EveryStream {
+    /// Makes `stream` wait for all that is queued on any stream. Its context is current.
+    pub(super) fn wait_on(&self, stream: &CudaStream) -> Result<(), Failure> {
+        let mut kept = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let Kept { records, own, others } = &mut *kept;
-        self.call(|| {
-            let _held = self.not_in_capture("cuCtxRecordEvent")?;
-            let _restore = Restore::remember();
-            let records = match *records {
-                Some(records) => records,
-                None => *records.insert(records_contexts()?),
-            };
-            self.wait_for_context(self.context(), records, own)?;
-            others.resize_with(device_count()?, || None);
-            for (ordinal, other) in others.iter_mut().enumerate() {
-                if other.is_none() {
-                    *other = self.other_context(ordinal)?;
-                }
-                if let Some(Other { event, context }) = other {
-                    self.wait_for_context(context, records, event)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn wait_for_context(
-        &self,
-        context: &Arc<CudaContext>,
-        records: bool,
-        event: &mut Option<Event>,
-    ) -> Result<(), Failure> {
-        let on_the_device = || {
-            let event = match event {
-                Some(event) => event,
-                none => none.insert(with_current(context, || Event::new(context))?),
-            };
-            record_context(context, event)?;
-            wait(self.stream(), event)
+        let _restore = Restore::remember();
+        let records = match *records {
+            Some(records) => records,
+            None => *records.insert(records_contexts()?),
         };
-        if records && on_the_device().is_ok() {
-            return Ok(());
+        wait_for_context(stream, stream.context(), records, own)?;
+        others.resize_with(device_count()?, || None);
+        for (ordinal, other) in others.iter_mut().enumerate() {
+            if other.is_none() {
+                *other = other_context(stream.context(), ordinal)?;
+            }
+            if let Some(Other { event, context }) = other {
+                wait_for_context(stream, context, records, event)?;
+            }
         }
-        // SAFETY: the context is current.
-        let wait_on_the_host = || done("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() });
-        with_current(context, wait_on_the_host)
+        Ok(())
     }
+}
 
-    /// The primary context of the device with this number, if it is in use and not the arena's own.
-    fn other_context(&self, ordinal: usize) -> Result<Option<Other>, Failure> {
-        let own = self.context();
-        if own.is_primary() && own.ordinal() == ordinal {
-            return Ok(None);
-        }
-        let (mut device, mut flags, mut active) = (0, 0, 0);
-        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-        // SAFETY: the device goes into a live variable.
-        done("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut device, number) })?;
-        // SAFETY: both numbers go into live variables.
-        let code =
-            unsafe { sys::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
-        done("cuDevicePrimaryCtxGetState", code)?;
-        if active == 0 {
-            return Ok(None);
-        }
-        let retained = CudaContext::new(ordinal);
-        let call = "cuDevicePrimaryCtxRetain";
-        let context = retained.map_err(|error| Failure::Driver { call, code: error.0 })?;
-        Ok(Some(Other { event: None, context }))
+fn wait_for_context(
+    stream: &CudaStream,
+    context: &Arc<CudaContext>,
+    records: bool,
+    event: &mut Option<Event>,
+) -> Result<(), Failure> {
+    let on_the_device = || {
+        let event = match event {
+            Some(event) => event,
+            none => none.insert(with_current(context, || Event::new(context))?),
+        };
+        record_context(context, event)?;
+        wait(stream, event)
+    };
+    if records && on_the_device().is_ok() {
+        return Ok(());
     }
+    // SAFETY: the context is current.
+    let wait_on_the_host = || done("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() });
+    with_current(context, wait_on_the_host)
+}
+
+/// The primary context of the device with this number, if it is in use and not the arena's own.
+fn other_context(own: &CudaContext, ordinal: usize) -> Result<Option<Other>, Failure> {
+    if own.is_primary() && own.ordinal() == ordinal {
+        return Ok(None);
+    }
+    let (mut device, mut flags, mut active) = (0, 0, 0);
+    let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+    // SAFETY: the device goes into a live variable.
+    done("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut device, number) })?;
+    // SAFETY: both numbers go into live variables.
+    let code = unsafe { sys::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
+    done("cuDevicePrimaryCtxGetState", code)?;
+    if active == 0 {
+        return Ok(None);
+    }
+    let retained = CudaContext::new(ordinal);
+    let call = "cuDevicePrimaryCtxRetain";
+    let context = retained.map_err(|error| Failure::Driver { call, code: error.0 })?;
+    Ok(Some(Other { event: None, context }))
 }
 
 /// Lets `event` stand for all that is queued in its context.

@@ -6,21 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::CudaSlice;
 
-use super::Cuda;
-use crate::bytes::Alignment;
-use crate::device::{Device, Obtained};
-use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
-
 /// What a [`Cuda`] needs to release memory: nothing for its own, and what keeps that of the program.
 #[derive(Debug)]
 pub struct CudaMemory(pub(super) Option<Held>);
 
 /// Memory of the program's.
 pub(super) struct Held {
-    address: u64,
-    bytes: u64,
-    keeper: Box<dyn Any + Send + Sync>,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) keeper: Box<dyn Any + Send + Sync>,
 }
+
+/// The memory has only so many bytes.
+#[derive(Debug)]
+pub(super) struct TooSmall(pub(super) u64);
 
 /// Where a device has the program's memory before it is the region, and again after that.
 #[derive(Debug, Clone, Default)]
@@ -45,96 +44,20 @@ impl External {
         }
     }
 
+    /// The memory, for a region of `bytes` bytes; `None` where there is none.
+    pub(super) fn take(&self, bytes: u64) -> Result<Option<Held>, TooSmall> {
+        let mut held = self.lock();
+        match &*held {
+            Some(Held { bytes: held_bytes, .. }) if bytes > *held_bytes => {
+                Err(TooSmall(*held_bytes))
+            }
+            _ => Ok(held.take()),
+        }
+    }
+
     pub(super) fn put_back(&self, memory: Held) {
         *self.lock() = Some(memory);
     }
-}
-
-impl Cuda {
-    /// The same device, whose first region is `memory` instead of memory from the driver. It must be of this device's
-    /// context. When the region ends, the host waits for what is queued on it, and the slice is dropped; an arena of
-    /// `arena-scope` can give it back.
-    ///
-    /// ```no_run
-    /// use arena_core::cudarc::driver::CudaContext;
-    /// use arena_core::{ByteSize, Cuda, RawArena};
-    ///
-    /// let stream = CudaContext::new(0)?.new_stream()?;
-    /// let memory = stream.alloc_zeros::<u8>(1 << 20)?;
-    /// let arena = RawArena::new(Cuda::on(stream)?.over(memory)?, ByteSize::mib(1))?;
-    /// assert_eq!(arena.persistent_from(&[0.5_f32; 25])?.view().to_vec()?[24], 0.5);
-    /// # Ok::<(), arena_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::WrongDevice`] for a slice of another context; it is dropped then.
-    pub fn over(self, memory: CudaSlice<u8>) -> Result<Self, Error> {
-        if memory.context() != self.context() {
-            let what = format!("a slice of cuda:{}", memory.ordinal());
-            return Err(ErrorKind::WrongDevice { what, device: self.name() }.into());
-        }
-        let (address, bytes) = (cu_address(&memory), memory.len() as u64);
-        // SAFETY: the slice owns its bytes, and is kept.
-        Ok(unsafe { self.over_raw(address, bytes, memory) })
-    }
-
-    /// The same device, whose first region is at `address` instead of in memory from the driver. `keeper` is dropped
-    /// when the region has ended and the host has waited for what is queued on it.
-    ///
-    /// # Safety
-    ///
-    /// 1. The `bytes` bytes at `address` are memory of this device's context, until `keeper` is dropped.
-    /// 2. Until then nobody else reads or writes them, but for work that is queued on a stream now.
-    #[must_use]
-    pub unsafe fn over_raw<K: Send + Sync + 'static>(
-        mut self,
-        address: u64,
-        bytes: u64,
-        keeper: K,
-    ) -> Self {
-        self.alignment = alignment_of(address);
-        self.external.put_back(Held { address, bytes, keeper: Box::new(keeper) });
-        self
-    }
-
-    /// Where the memory is that the program gave.
-    #[must_use]
-    pub fn external(&self) -> &External {
-        &self.external
-    }
-
-    /// The program's memory, for a region of `bytes`; `None` where there is none.
-    pub(super) fn obtain_external(
-        &self,
-        bytes: u64,
-    ) -> Result<Option<Obtained<CudaMemory>>, DeviceError> {
-        let mut held = self.external.lock();
-        let Some(Held { address, bytes: held_bytes, .. }) = &*held else { return Ok(None) };
-        let (base_address, held_bytes) = (*address, *held_bytes);
-        if bytes > held_bytes {
-            return Err(DeviceError {
-                device: self.name(),
-                call: "obtain",
-                reason: format!("the memory that was given has {held_bytes} bytes, not {bytes}"),
-                kind: DeviceErrorKind::Refused,
-            });
-        }
-        // Whatever the program has queued on it comes first.
-        self.wait_for_every_stream()?;
-        Ok(Some(Obtained { base_address, handle: CudaMemory(held.take()) }))
-    }
-}
-
-fn cu_address(memory: &CudaSlice<u8>) -> u64 {
-    use cudarc::driver::DevicePtr;
-    memory.device_ptr(memory.stream()).0
-}
-
-/// What an address is a multiple of, up to the alignment of memory from the driver.
-fn alignment_of(address: u64) -> Alignment {
-    let low_bit = (address & address.wrapping_neg()).clamp(1, Alignment::DEFAULT.bytes());
-    Alignment::new(low_bit).unwrap_or(Alignment::ONE)
 }
 
 impl fmt::Debug for Held {

@@ -8,6 +8,7 @@ mod every_stream;
 mod external;
 mod graph;
 pub(crate) mod lent_slices;
+mod over;
 pub(crate) mod pinned;
 mod presence;
 mod ranges;
