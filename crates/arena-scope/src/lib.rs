@@ -81,6 +81,20 @@ pub use bumpalo;
 
 /// For programs with CUDA code: the arena's buffers as arguments of cudarc's calls, cuBLAS in the memory of the
 /// arena, input slots, results that are read later, and a session for programs that exist.
+///
+/// What is lent to code that takes cudarc's slices dies with its scope like every buffer:
+///
+/// ```compile_fail
+/// # use arena_scope::{Arena, ByteSize, Cuda};
+/// # let mut arena = Arena::builder(Cuda::new(0).unwrap()).capacity(ByteSize::mib(1)).build().unwrap();
+/// let mut late = None;
+/// arena.scope(|step| {
+///     let x = step.alloc::<f32>(4)?;
+///     late = Some(x.view().lend()?); // does not compile: `x` does not live long enough
+///     arena_scope::Ok(())
+/// });
+/// println!("{}", late.unwrap().len());
+/// ```
 #[cfg(feature = "_cuda")]
 pub mod cuda {
     pub use crate::session::{
