@@ -47,7 +47,7 @@ instances FOLDER:
 
 # The CUDA tests on the stand-in driver, without a GPU; some need NVRTC (the recipe `kernels` installs it)
 cuda:
-    cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test '*' -- cuda
+    cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features cuda --test '*' -- cuda
 
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
@@ -63,7 +63,7 @@ mutants *ARGUMENTS:
 
 # What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every version of the bindings on the stand-in
 full INSTANCES: mutants san (instances INSTANCES)
-    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda || exit 1; done
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
 ci:

@@ -252,6 +252,7 @@ impl<D: Device> Steps<D> {
             demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());
         }
         let (address, region) = (self.address_of(span), Arc::clone(&self.region));
+        region.uses().forget(address, bytes);
         // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
         // lies in the zones of this region. 3: neither the bump nor the kept zone gives a byte of
         // it away again before the buffer's drop.

@@ -1,17 +1,20 @@
 //! From a program to an arena of just the bytes that its planned steps need.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use arena_scope::plan::{Planner, SlotTable};
+use arena_scope::plan::SlotTable;
 use arena_scope::record::StepLog;
 use arena_scope::{Arena, ArenaBuilder, ByteSize, Device, Error, Probe, ScopeOptions, StepKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::advice::Advice;
 use crate::files::{self, FileError};
 use crate::plan::{Plan, PlanError};
 use crate::record::{PlannedStep, StepError};
+use crate::run_planner::RunPlanner;
 use crate::solve::Options;
 
 /// A run of a program: a plan for each kind of its steps, and the capacity that it needs with them.
@@ -45,6 +48,9 @@ pub struct PlannedRun {
     persistent_bytes: u64,
     capacity_bytes: u64,
     bumped_bytes: u64,
+    options: Options,
+    /// Records that the arena had forgotten.
+    forgotten: u64,
 }
 
 /// One kind of step, and its plan.
@@ -56,6 +62,8 @@ pub struct PlannedKind {
     pub step: Result<PlannedStep, String>,
     /// The bytes that a bumped step takes above the mark.
     pub bumped_bytes: u64,
+    /// The step that was recorded.
+    pub(crate) log: StepLog,
 }
 
 impl PlannedKind {
@@ -94,23 +102,25 @@ impl PlannedRun {
 
     /// Plans what an arena has recorded ([`Arena::record`]), on any device. The capacity is exact where no
     /// persistent buffer was made after the mark was set; those that are kept now are counted with their
-    /// present padding.
+    /// present padding. A record that the arena has [forgotten](arena_scope::ArenaBuilder::step_memory) is missing, and
+    /// `Display` says how many are.
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
         let stats = arena.stats();
-        let seen = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
-        let plan = |log: StepLog| {
-            let step = PlannedStep::solve(&log, options)?;
+        let (seen, forgotten) =
+            arena.observed().map(|seen| (seen.kinds, seen.forgotten)).unwrap_or_default();
+        let plan = |log: &StepLog| {
+            let step = PlannedStep::solve(log, options)?;
             step.slots()?; // An arena can follow it.
             Ok(step)
         };
         let kinds: Vec<_> = seen
             .iter()
             .filter_map(|kind| {
-                let solved = plan(arena.recorded(kind.key)?);
-                let step = solved.map_err(|error: StepError| error.to_string());
+                let log = arena.recorded(kind.key)?;
+                let step = plan(&log).map_err(|error: StepError| error.to_string());
                 let bumped_bytes = kind.high_water_bytes - stats.mark_bytes;
-                Some(PlannedKind { key: kind.key, step, bumped_bytes })
+                Some(PlannedKind { key: kind.key, step, bumped_bytes, log })
             })
             .collect();
         let end = |kind: &PlannedKind| stats.mark_bytes + kind.needed_bytes(stats.mark_bytes);
@@ -119,7 +129,8 @@ impl PlannedRun {
             kinds.iter().map(ends).max().unwrap_or(stats.mark_bytes) + stats.kept_bytes
         };
         let (capacity_bytes, bumped_bytes) = (highest(&end), highest(&bumped_end));
-        Self { kinds, persistent_bytes: stats.mark_bytes, capacity_bytes, bumped_bytes }
+        let (persistent_bytes, options) = (stats.mark_bytes, options.clone());
+        Self { kinds, persistent_bytes, capacity_bytes, bumped_bytes, options, forgotten }
     }
 
     /// The kinds of step, in the order in which they came.
@@ -161,14 +172,16 @@ impl PlannedRun {
     }
 
     /// Lets the steps of an arena follow the plans, from its next root scope on, when the mark is set. A plan for
-    /// which there is no room is left out. This takes the place of the arena's planner.
+    /// which there is no room is left out. This takes the place of the arena's planner, which then has the plans in 16
+    /// bytes for each request; this run can be dropped.
     pub fn follow<D: Device>(&self, arena: &mut Arena<D>) {
-        let slots = |kind: &PlannedKind| {
-            let step = kind.step.as_ref().ok()?;
-            Some((kind.key, step.slots().ok()?))
-        };
-        let ready = self.kinds.iter().rev().filter_map(slots).collect();
-        arena.set_planner(Box::new(Ready(ready)), u32::MAX);
+        arena.set_planner(Box::new(RunPlanner::new(self.slots(), |_| None)), u32::MAX);
+    }
+
+    /// The slots of all plans.
+    pub(crate) fn slots(&self) -> HashMap<StepKey, SlotTable> {
+        let slots = |kind: &PlannedKind| Some((kind.key, kind.step.as_ref().ok()?.slots().ok()?));
+        self.kinds.iter().filter_map(slots).collect()
     }
 
     /// Options for a root scope of this key, which refuse a step for which there is no room before it begins.
@@ -178,6 +191,51 @@ impl PlannedRun {
         let known = self.kinds.iter().find(|kind| kind.key == key);
         let needs = known.map_or(0, |kind| kind.needed_bytes(self.persistent_bytes));
         ScopeOptions::from(key).needs(needs)
+    }
+
+    /// Where dropping buffers earlier would lower the peaks of the plans. A plan can give a buffer's bytes to others
+    /// once its handle is dropped; a local variable lives to the end of its function, however early it was used last.
+    ///
+    /// For each kind of step it tells the peak that the plan has, the one that it would have if each buffer were
+    /// dropped right after its last use, and the drops in the program's text that bring most. They are to be written
+    /// in the order of the list: each tells what it saves when those before it are written. The first is the one that
+    /// saves most alone. The solver plans the step anew for each, with the options of this run, so the bytes come true
+    /// if the program changes in nothing else.
+    ///
+    /// A *use* is a call that takes a view, a slice, the address or a kernel's argument of a buffer, or that reads,
+    /// writes or copies it through a view ([`LastUse`]). What is kept of such a call is used later than the record
+    /// knows: a slice in a variable, an address in a struct, work on another stream. If a drop does not compile,
+    /// because something is borrowed that is used later, the advice does not hold and is to be ignored. The same
+    /// goes for memory that is used by its address alone, which no compiler sees. A last use inside a loop is the one
+    /// of its last round: there the drop belongs after the loop.
+    ///
+    /// A helper that allocates or uses buffers is named itself, unless it has `#[track_caller]`.
+    ///
+    /// ```
+    /// use arena_plan::{Options, PlannedRun};
+    /// use arena_scope::{Arena, Device, Error, Host};
+    ///
+    /// fn one_run<D: Device>(arena: &mut Arena<D>) -> Result<(), Error> {
+    ///     arena.scope_named("train", |step| {
+    ///         let mut x = step.alloc::<f32>(1024)?;
+    ///         let mut y = step.alloc::<f32>(1024)?;
+    ///         y.view_mut().copy_from(x.view())?; // x is dead from here on, but lives to the end of the closure
+    ///         let mut z = step.alloc::<f32>(1024)?;
+    ///         z.view_mut().copy_from(y.view())
+    ///     })
+    /// }
+    ///
+    /// let advice = PlannedRun::probe(&Host::new(), &Options::default(), one_run)?.advice();
+    /// let step = &advice.kinds[0];
+    /// assert_eq!((step.planned_bytes, step.by_last_use_bytes), (12_288, 8192));
+    /// assert_eq!((step.drops.len(), step.drops[0].saves_bytes), (1, 4096));
+    /// # arena_scope::Ok(())
+    /// ```
+    ///
+    /// [`LastUse`]: arena_scope::record::LastUse
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        Advice::of(&self.kinds, &self.options)
     }
 
     // --- files ----------------------------------------------------------------------------------
@@ -294,29 +352,16 @@ fn of(key: Option<StepKey>) -> String {
     key.map_or_else(String::new, |key| format!("steps {key}: "))
 }
 
-/// An arena without memory, in which everything fits.
-fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
-    Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61)).build()
-}
-
-/// A planner that has all its plans ready and makes no others.
-#[derive(Debug)]
-struct Ready(Vec<(StepKey, SlotTable)>);
-
-impl Planner for Ready {
-    fn recorded(&mut self, _key: StepKey, _log: &StepLog) -> bool {
-        true
-    }
-
-    fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
-        self.0.pop()
-    }
+/// An arena without memory, in which everything fits. Nothing of its record is forgotten.
+pub(crate) fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
+    let builder = Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61));
+    builder.step_memory(ByteSize::bytes_exact(u64::MAX)).build()
 }
 
 impl fmt::Display for PlannedRun {
     /// A line for each kind of step, and the capacities.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for PlannedKind { key, step, bumped_bytes } in &self.kinds {
+        for PlannedKind { key, step, bumped_bytes, .. } in &self.kinds {
             write!(f, "{key}: ")?;
             match step {
                 Ok(step) => {
@@ -333,6 +378,13 @@ impl fmt::Display for PlannedRun {
                     writeln!(f, "bumped in {bumped_bytes} bytes, not planned: {reason}")?
                 }
             }
+        }
+        if self.forgotten > 0 {
+            writeln!(
+                f,
+                "records that the arena forgot: {}; give it more `step_memory` to plan those too",
+                self.forgotten
+            )?;
         }
         let (capacity, bumped) = (self.capacity(), self.bumped_capacity());
         writeln!(f, "persistent {} bytes", self.persistent_bytes)?;

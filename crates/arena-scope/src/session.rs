@@ -416,7 +416,8 @@ impl fmt::Debug for Session {
 
 /// An open step of a [`Session`]. When it is dropped, the step's buffers are dead: a later use of one panics.
 ///
-/// A step that is forgotten (`std::mem::forget`) stays open, and its bytes stay in use, until a step around it ends.
+/// A step that is forgotten (`std::mem::forget`) stays open, and its bytes stay in use, until a step around it ends. The
+/// session's arena stays for ever.
 #[must_use = "a step that is not bound to a name ends at once"]
 pub struct SessionStep {
     inner: Rc<Inner>,

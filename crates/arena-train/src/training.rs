@@ -382,7 +382,7 @@ impl<B: Backend> Trainer<B> {
             let options = needs.options(EVALUATE.variant(indices.len() as u64));
             hits += arena.scope_with(options, |scope| {
                 let (images, labels) = load(scope, model, data, indices)?;
-                let loss = model.evaluate(scope, images.view(), labels.view())?;
+                let loss = model.evaluate(scope, images, labels.view())?;
                 Ok::<_, TrainError>(u64::from(scope.read_one(loss.hits.view())?))
             })?;
         }

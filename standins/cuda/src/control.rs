@@ -66,6 +66,7 @@ functions! {
     set_capability: "standin_set_capability", extern "C" fn(i32, i32);
     set_pools: "standin_set_pools", extern "C" fn(u32);
     set_free_waits: "standin_set_free_waits", extern "C" fn(u32);
+    set_stages_pageable: "standin_set_stages_pageable", extern "C" fn(u32);
     calls: "standin_calls", extern "C" fn(*const c_char) -> u64;
     call_name: "standin_call_name", extern "C" fn(u64, *mut c_char, i32) -> u32;
     clear_calls: "standin_clear_calls", extern "C" fn();
@@ -191,6 +192,14 @@ impl Standin {
         if let Some(functions) = self.functions {
             (functions.set_free_waits)(u32::from(waits));
         }
+    }
+
+    /// Whether an asynchronous copy from pageable memory has read it when the call returns. Drivers do so as a rule;
+    /// NVIDIA's documentation does not promise it. Without it the memory is read when the copy runs, and must live
+    /// until then.
+    #[track_caller]
+    pub fn set_stages_pageable(&self, stages: bool) {
+        (self.must("pageable memory that is read late").set_stages_pageable)(u32::from(stages));
     }
 
     /// How often the function was called, by its exported name (`"cuMemAlloc_v2"`, `"cublasSgemm_v2"`).

@@ -16,6 +16,8 @@ pub(crate) struct Settings {
     pub(crate) pools: bool,
     /// Whether `cuMemFree` waits for the device first.
     pub(crate) free_waits: bool,
+    /// Whether a copy from pageable memory has read it when the call returns.
+    pub(crate) stages_pageable: bool,
 }
 
 impl Default for Settings {
@@ -26,6 +28,7 @@ impl Default for Settings {
             capability: (9, 0),
             pools: true,
             free_waits: true,
+            stages_pageable: true,
         }
     }
 }

@@ -187,7 +187,8 @@ impl<D: Device> Steps<D> {
         let plan_id = if planned { self.plans.current().table().id() } else { 0 };
         self.running.restart(plan_id);
         self.signs.set(planned || !matches!(watch, Watch::Nothing));
-        if let Watch::Record(log) = watch {
+        if let Watch::Record(mut log) = watch {
+            self.region.uses().begin(log.take_recording());
             *self.log.borrow_mut() = Some(log);
             self.log_event(StepEvent::Open);
         }
@@ -217,6 +218,7 @@ impl<D: Device> Steps<D> {
     pub(super) fn log_event(&self, event: StepEvent) {
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.push(event);
+            self.region.uses().set_events(log.events().len());
         }
     }
 

@@ -1,5 +1,6 @@
 //! Planning: one test program for all of it.
 
+mod advice;
 mod draw;
 mod files;
 mod formats;

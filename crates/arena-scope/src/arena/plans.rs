@@ -4,7 +4,7 @@ use arena_core::{DeviationSite, Deviations, Device, Error, SlotTable, Span, Step
 
 use super::Arena;
 use crate::planner::{Planner, Planning};
-use crate::step_key::{KeyMap, StepKey};
+use crate::step_key::StepKey;
 
 impl<D: Device> Arena<D> {
     /// Root scopes of this key follow the plan from now on. Their transient buffers lie where the plan says, above
@@ -12,7 +12,8 @@ impl<D: Device> Arena<D> {
     /// where the plan [yields](SlotTable::yielding). Other root scopes are bumped from the mark on, of the same name too:
     /// see [`share_plan`](Self::share_plan).
     ///
-    /// This sets the mark if it is not set. It replaces an earlier plan for the same key.
+    /// This sets the mark if it is not set. It replaces an earlier plan for the same key. The arena keeps the plan for
+    /// its whole life, also beyond its [budget](crate::ArenaBuilder::step_memory).
     ///
     /// # Errors
     ///
@@ -38,7 +39,7 @@ impl<D: Device> Arena<D> {
     /// ```
     pub fn install_plan(&mut self, key: impl Into<StepKey>, table: SlotTable) -> Result<(), Error> {
         self.state.settle_all();
-        self.state.install_plan(key.into(), table)
+        self.state.install_plan(key.into(), table, true)
     }
 
     /// Root scopes of `key` follow the plan of `with` too, whose slots must serve them: the short last batch of an
@@ -69,19 +70,15 @@ impl<D: Device> Arena<D> {
         self.state.share_plan(key.into(), with.into())
     }
 
-    /// Lets `planner` make plans while the loop runs. It gets the record of the first step of each kind. It gets
-    /// another record when `patience` consecutive steps (at least 1) deviated from their plan and the next one
-    /// deviates too. A plan that is ready is installed when the next root scope opens. Steps are observed from
-    /// now on.
+    /// Lets `planner` make plans while the loop runs. It is asked for the plan of each kind of step. If it has none,
+    /// it gets the record of a step. It gets another record when `patience` consecutive steps (at least 1) deviated
+    /// from their plan and the next one deviates too. A plan that is ready is installed when the next root scope opens.
+    /// Steps are observed from now on.
     pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
         }
-        self.state.set_planner(Planning {
-            planner,
-            patience: patience.max(1),
-            taken: KeyMap::default(),
-        });
+        self.state.set_planner(Planning { planner, patience: patience.max(1) });
     }
 
     /// How often steps deviated since the plan for this key was installed; `None` without a plan.
@@ -102,7 +99,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_deviations(&self, key: impl Into<StepKey>) -> Option<Deviations> {
-        let plan = self.state.plans.borrow().find(key.into())?;
+        let plan = self.state.plan_of(key.into())?;
         self.state.steps.plan_deviations(plan)
     }
 
@@ -126,7 +123,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_deviation_sites(&self, key: impl Into<StepKey>) -> Vec<DeviationSite> {
-        let plan = self.state.plans.borrow().find(key.into());
+        let plan = self.state.plan_of(key.into());
         plan.map_or_else(Vec::new, |plan| self.state.steps.plan_deviation_sites(plan))
     }
 
@@ -147,7 +144,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_span(&self, key: impl Into<StepKey>) -> Option<Span> {
-        let plan = self.state.plans.borrow().find(key.into())?;
+        let plan = self.state.plan_of(key.into())?;
         self.state.steps.plan_span(plan)
     }
 
@@ -166,6 +163,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn recorded(&self, key: impl Into<StepKey>) -> Option<StepLog> {
-        self.state.observer.borrow().as_ref()?.recorded(key.into())
+        let (observer, kinds) = (self.state.observer.borrow(), self.state.kinds.borrow());
+        observer.as_ref()?.recorded(&kinds.get(key.into())?.watched)
     }
 }

@@ -51,8 +51,7 @@ impl<D: Device> Arena<D> {
 
     fn watch(&mut self, observer: Observer) {
         self.state.settle_all();
-        *self.state.observer.get_mut() = Some(observer);
-        self.state.watch();
+        self.state.set_observer(Some(observer));
     }
 
     /// The report since [`observe`](Self::observe) or [`record`](Self::record) was called; `None` if neither
@@ -69,7 +68,9 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn observed(&self) -> Option<SteadyState> {
-        self.state.observer.borrow().as_ref().map(Observer::report)
+        let kinds = self.state.kinds.borrow();
+        let watched = kinds.iter().map(|kind| &kind.watched).collect();
+        self.state.observer.borrow().as_ref().map(|observer| observer.report(watched))
     }
 
     /// Stops observing and returns the report.
@@ -85,7 +86,16 @@ impl<D: Device> Arena<D> {
     /// ```
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
         self.state.settle_all();
-        self.state.observer.get_mut().take().map(|observer| observer.report())
+        let seen = self.observed();
+        self.state.set_observer(None);
+        seen
+    }
+
+    /// The host memory for what is remembered of each kind of step; see
+    /// [`ArenaBuilder::step_memory`](crate::ArenaBuilder::step_memory).
+    #[must_use]
+    pub fn step_memory_bytes(&self) -> u64 {
+        self.state.kinds.borrow().bytes()
     }
 
     /// Runs `step` as often as `steps` says, records each time, and reports whether the loop is in its steady

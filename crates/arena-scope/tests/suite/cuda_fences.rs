@@ -333,11 +333,10 @@ fn a_scope_s_declaration_ends_with_it_and_the_arena_s_own_stream_needs_none() {
 }
 
 #[test]
-fn a_stream_of_another_device_is_refused() {
-    let standin = Standin::load().unwrap();
-    standin.set_devices(2);
-    let other = Cuda::new(1).unwrap();
-    let side = other.new_stream().unwrap();
-    let refused = arena().scope(|step| step.declare_stream(&side)).unwrap_err();
+fn the_per_thread_stream_is_refused() {
+    let _standin = Standin::load().unwrap();
+    let mut arena = arena();
+    let side = arena.device().context().per_thread_stream();
+    let refused = arena.scope(|step| step.declare_stream(&side)).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::WrongDevice { .. }), "{refused}");
 }

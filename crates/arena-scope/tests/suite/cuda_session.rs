@@ -214,13 +214,19 @@ fn steps_nest_and_may_end_in_any_order() {
     }
     assert_eq!(stream.clone_dtoh(&y).unwrap(), X);
     next.close().unwrap();
+}
 
-    // A forgotten step ends with the one around it.
-    let root = stream.enter().unwrap();
-    std::mem::forget(stream.enter().unwrap());
-    stream.clone_htod(&X).unwrap();
-    root.close().unwrap();
-    assert_eq!(stream.stats().unwrap().used_bytes, 0);
+#[test]
+fn a_forgotten_step_ends_with_the_one_around_it() {
+    arena_testing::alone(|| {
+        let _standin = Standin::load().unwrap();
+        let stream = session();
+        let root = stream.enter().unwrap();
+        std::mem::forget(stream.enter().unwrap());
+        stream.clone_htod(&X).unwrap();
+        root.close().unwrap();
+        assert_eq!(stream.stats().unwrap().used_bytes, 0);
+    });
 }
 
 /// The last read of a buffer is on a stream that nobody declared; then its bytes are another's.

@@ -328,6 +328,46 @@ fn slots_and_results_are_refused_in_a_capture_and_it_goes_on() {
     assert!(matches!(slots.next().unwrap_err().kind(), ErrorKind::NotFilled));
 }
 
+#[test]
+fn a_loader_s_thread_fills_and_pops_while_another_thread_captures() {
+    let standin = Standin::load().unwrap();
+    for seed in 0..20 {
+        standin.reset(seed);
+        let mut arena = arena();
+        let mut slots: InputSlots<u8> = arena.input_slots(2, 64).unwrap();
+        let mut results = arena.result_queue::<u8>(2, 64).unwrap();
+        slots.fill(|host| host.fill(1)).unwrap();
+        slots.fill(|host| host.fill(2)).unwrap();
+        results.push(slots.next().unwrap()).unwrap();
+        slots.next().unwrap();
+        arena.scope(|step| step.alloc::<u8>(64).map(drop)).unwrap();
+        let graph = arena.capture(ScopeOptions::default(), |step| {
+            let x = step.alloc::<u8>(64)?;
+            std::thread::scope(|threads| {
+                let loader = threads.spawn(|| {
+                    slots.fill(|host| host.fill(3))?;
+                    // The slot of the batch that was taken last: a step may still come to read it.
+                    let unknown = slots.fill(|_| ()).unwrap_err();
+                    let ErrorKind::Device(error) = unknown.kind() else { panic!("{unknown}") };
+                    assert_eq!(error.kind, DeviceErrorKind::InCapture);
+                    let first = loop {
+                        if let Some(first) = results.try_pop()? {
+                            break first;
+                        }
+                    };
+                    results.push(x.view()).unwrap_err(); // On the arena's stream, which is captured.
+                    Ok::<_, Error>(first)
+                });
+                assert_eq!(loader.join().unwrap()?, [1; 64], "seed {seed}");
+                arena_scope::Ok(())
+            })
+        });
+        graph.unwrap().replay(&mut arena).unwrap();
+        assert_eq!(slots.next().unwrap().to_vec().unwrap(), [3; 64], "seed {seed}");
+        slots.fill(|host| host.fill(4)).unwrap();
+    }
+}
+
 /// CUDA's code for an unknown error, which is not sticky.
 const UNKNOWN: u32 = 999;
 

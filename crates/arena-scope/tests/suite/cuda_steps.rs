@@ -135,7 +135,7 @@ fn whichever_call_of_a_step_fails_the_error_names_it_and_the_arena_is_usable(
         "cuMemsetD8Async",
         "cuEventRecord",
         "cuStreamWaitEvent",
-        "cuMemcpyDtoDAsync",
+        "cuMemcpyAsync",
         "cuMemcpyDtoHAsync",
         "cuStreamSynchronize",
     ] {

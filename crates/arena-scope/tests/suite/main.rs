@@ -36,8 +36,10 @@ mod size;
 mod stale;
 mod step_buffer_programs;
 mod step_buffers;
+mod step_memory;
 mod threads;
 mod use_after_reset;
+mod uses;
 mod workspaces;
 mod written;
 
@@ -57,6 +59,8 @@ mod cuda_fences;
 mod cuda_graph;
 #[cfg(feature = "_cuda")]
 mod cuda_lending;
+#[cfg(feature = "_cuda")]
+mod cuda_neighbours;
 #[cfg(feature = "_cuda")]
 mod cuda_no_heap;
 #[cfg(feature = "_cuda")]

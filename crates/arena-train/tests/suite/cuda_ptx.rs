@@ -1,8 +1,8 @@
 //! What NVRTC makes of the kernels: the committed PTX is its text, and the launches pass what each
 //! kernel takes.
 
-use crate::cuda_common::{COMMITTED, COMMITTED_FOR, open_nvrtc};
-use arena_testing::skip;
+use crate::cuda_common::{COMMITTED, COMMITTED_FOR};
+use arena_testing::{open_nvrtc, skip};
 use arena_train::backend::cuda::{CudaError, SIGNATURES, SOURCE, compile};
 
 const NO_NVRTC: &str = "libnvrtc.so.12 is not installed; scripts/kernels.sh installs it";

@@ -19,36 +19,24 @@ pub(super) struct EveryStream(Mutex<Kept>);
 struct Kept {
     /// Whether the driver records a whole context in an event, once it was asked.
     records: Option<bool>,
+    /// Of the arena's context. One of another context would have to keep that in use.
     own: Option<Event>,
-    /// By number; those that are not in use are looked at again.
-    others: Vec<Option<Other>>,
-}
-
-/// The primary context of another device. It stays in use from here on.
-#[derive(Debug)]
-struct Other {
-    event: Option<Event>,
-    context: Arc<CudaContext>,
 }
 
 impl EveryStream {
     /// Makes `stream` wait for all that is queued on any stream. Its context is current.
     pub(super) fn wait_on(&self, stream: &CudaStream) -> Result<(), Failure> {
         let mut kept = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Kept { records, own, others } = &mut *kept;
+        let Kept { records, own } = &mut *kept;
         let _restore = Restore::remember();
         let records = match *records {
             Some(records) => records,
             None => *records.insert(records_contexts()?),
         };
         wait_for_context(stream, stream.context(), records, own)?;
-        others.resize_with(device_count()?, || None);
-        for (ordinal, other) in others.iter_mut().enumerate() {
-            if other.is_none() {
-                *other = other_context(stream.context(), ordinal)?;
-            }
-            if let Some(Other { event, context }) = other {
-                wait_for_context(stream, context, records, event)?;
+        for ordinal in 0..device_count()? {
+            if let Some(other) = other_context(stream.context(), ordinal)? {
+                wait_for_context(stream, &other, records, &mut None)?;
             }
         }
         Ok(())
@@ -78,7 +66,7 @@ fn wait_for_context(
 }
 
 /// The primary context of the device with this number, if it is in use and not the arena's own.
-fn other_context(own: &CudaContext, ordinal: usize) -> Result<Option<Other>, Failure> {
+fn other_context(own: &CudaContext, ordinal: usize) -> Result<Option<Arc<CudaContext>>, Failure> {
     if own.is_primary() && own.ordinal() == ordinal {
         return Ok(None);
     }
@@ -94,8 +82,7 @@ fn other_context(own: &CudaContext, ordinal: usize) -> Result<Option<Other>, Fai
     }
     let retained = CudaContext::new(ordinal);
     let call = "cuDevicePrimaryCtxRetain";
-    let context = retained.map_err(|error| Failure::Driver { call, code: error.0 })?;
-    Ok(Some(Other { event: None, context }))
+    retained.map(Some).map_err(|error| Failure::Driver { call, code: error.0 })
 }
 
 /// Lets `event` stand for all that is queued in its context.

@@ -2,6 +2,7 @@
 
 pub(crate) mod code;
 pub(crate) mod context;
+mod contexts;
 pub(crate) mod device;
 pub(crate) mod event;
 mod every_stream;
@@ -9,9 +10,11 @@ mod external;
 mod graph;
 pub(crate) mod lent_slices;
 mod over;
+mod peers;
 pub(crate) mod pinned;
 mod presence;
 mod ranges;
+mod staging;
 
 pub use device::Cuda;
 pub use event::Event;
