@@ -57,6 +57,10 @@ kernels:
 gpu:
     scripts/gpu.sh
 
+# The suite of `gpu` on the stand-ins, in the place of a driver and of cuBLAS
+rehearse:
+    scripts/gpu.sh rehearse
+
 # Small faults, one at a time, each of which a test must notice (`just mutants arena-core --only 3`)
 mutants *ARGUMENTS:
     scripts/mutants.py {{ARGUMENTS}}

@@ -7,7 +7,7 @@ use anyhow::Result;
 use arena_scope::cuda::{InputSlots, ResultQueue};
 use arena_scope::cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use arena_scope::cudarc::nvrtc::compile_ptx;
-use arena_scope::{Arena, ByteSize, Cuda, Device, Persistent, Scope, StepKey};
+use arena_scope::{Arena, ByteSize, Cuda, Persistent, Scope, StepKey};
 
 const KERNELS: &str = r#"
 // A row of a batch has its inputs and, behind them, its target.

@@ -11,7 +11,7 @@ use arena_scope::cudarc::cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP
 use arena_scope::cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use arena_scope::cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use arena_scope::cudarc::nvrtc::compile_ptx;
-use arena_scope::{Arena, ByteSize, Cuda, Device, Persistent, Scope};
+use arena_scope::{Arena, ByteSize, Cuda, Persistent, Scope};
 
 const KERNELS: &str = r#"
 extern "C" __global__ void subtract(float* y, const float* targets, int n) {

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Applies small faults, one at a time; the tests of the crate must notice each.
 
-scripts/mutants/CRATE.toml lists the faults of a crate: `file`, the `old` text, which occurs in it once, the
-`new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults of a crate
-are built at once in a copy of the tree, under target/mutants, and switched on by an environment variable.
+scripts/mutants/TABLE.toml lists the faults of a crate: `file`, the `old` text, which occurs in it once, the
+`new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults are built at
+once in a copy of the tree, under target/mutants, and switched on by an environment variable.
+
+A table is about the crate of its name, whose own tests must notice. It may name another `crate`, the crates whose
+`tests` are run, the `features` that they are built with, and a `filter`: which of their tests.
 
 The exit code is 1 when a fault survives, when an old text is not found once, or when tests fail without any.
 """
@@ -32,14 +35,24 @@ LEAST_SECONDS = 60
 SKIPPED = ["--skip", "does_not_compile"]
 
 SWITCH = """
-/// Which fault of this crate's table is on: the crates below have theirs.
+/// Which fault is on, of which table.
 pub(crate) mod mutants {
-    pub(crate) fn is_on(number: u32) -> bool {
-        static ON: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
-        *ON.get_or_init(|| std::env::var("MUTANT").ok()?.strip_prefix("CRATE ")?.parse().ok()) == Some(number)
+    pub(crate) fn is_on(table: &str, number: u32) -> bool {
+        static ON: std::sync::OnceLock<Option<(String, u32)>> = std::sync::OnceLock::new();
+        let on = ON.get_or_init(|| {
+            let on = std::env::var("MUTANT").ok()?;
+            let (table, number) = on.split_once(' ')?;
+            Some((table.to_owned(), number.parse().ok()?))
+        });
+        on.as_ref().is_some_and(|on| on.1 == number && on.0 == table)
     }
 }
 """
+
+
+def load(name):
+    table = tomllib.loads((TABLES / f"{name}.toml").read_text())
+    return {"name": name, "crate": name, "tests": [table.get("crate", name)], "features": [], "filter": []} | table
 
 
 def copy_tree():
@@ -64,30 +77,29 @@ def write_tree(contents):
             shutil.copymode(ROOT / name, path)
 
 
-def apply(crate, mutants, contents):
-    """Puts all faults of a crate into its files; gives the number of those whose text is not there once."""
-    lost = 0
-    for number, mutant in enumerate(mutants, 1):
+def apply(table, contents):
+    """Puts all faults of a table into its crate's files; gives the number of those whose text is not there once."""
+    lost, crate = 0, table["crate"]
+    for number, mutant in enumerate(table["mutant"], 1):
         name = f"crates/{crate}/{mutant['file']}"
         text = contents.get(name, b"").decode()
         if text.count(mutant["old"]) != 1:
-            print(f"{crate} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
+            print(f"{table['name']} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
             lost += 1
             continue
-        new = mutant["new"].replace("MUTANT", f"crate::mutants::is_on({number})")
+        new = mutant["new"].replace("MUTANT", f'crate::mutants::is_on("{table["name"]}", {number})')
         contents[name] = text.replace(mutant["old"], new).encode()
-    root = f"crates/{crate}/src/lib.rs"
-    contents[root] += SWITCH.replace("CRATE", crate).encode()
     return lost
 
 
-def build(crates):
-    """The test programs of each crate."""
+def build(crates, features):
+    """The test programs of some crates, each with its crate."""
     manifests = [tomllib.loads((TREE / "crates" / crate / "Cargo.toml").read_text()) for crate in crates]
     packages = [word for manifest in manifests for word in ("--package", manifest["package"]["name"])]
     command = ["cargo", "test", *packages, "--lib", "--tests", "--no-run", "--message-format=json"]
+    command += [f"--features={feature}" for feature in features]
     # Most of the build is what others have written, and little of that is run often enough to be optimised.
-    for package in ('"*"', "cuda-standin", "cublas-standin"):
+    for package in ['"*"'] + ([] if features else ["cuda-standin", "cublas-standin"]):
         command += ["--config", f"profile.dev.package.{package}.opt-level=0"]
     environment = os.environ | {"CARGO_TARGET_DIR": str(WORK / "target"), "CARGO_INCREMENTAL": "0"}
     done = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -97,19 +109,19 @@ def build(crates):
             if message.get("message", {}).get("level") == "error":
                 print(message["message"]["rendered"])
         sys.exit(f"the tree does not build with its faults:\n{done.stderr[-2000:]}")
-    programs = {crate: [] for crate in crates}
-    for message in messages:
-        if message.get("profile", {}).get("test") and message.get("executable"):
-            programs[Path(message["manifest_path"]).parent.name].append(message["executable"])
-    return programs
+    return [
+        (Path(message["manifest_path"]).parent.name, message["executable"])
+        for message in messages
+        if message.get("profile", {}).get("test") and message.get("executable")
+    ]
 
 
-def run(crate, program, number):
-    """Whether a test program passes with a fault on, and its seconds."""
+def run(table, crate, program, number):
+    """Whether a crate's test program passes with a fault on, and its seconds."""
     # The same random programs each time, so that a fault noticed once is noticed always.
     environment = os.environ | {
         "PROPTEST_RNG_SEED": "1",
-        "MUTANT": f"{crate} {number}",
+        "MUTANT": f"{table['name']} {number}",
         "CARGO_MANIFEST_DIR": str(TREE / "crates" / crate),
         "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
         "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -117,7 +129,7 @@ def run(crate, program, number):
     }
     begin = time.monotonic()
     with subprocess.Popen(
-        [program, "--test-threads=2", *SKIPPED],
+        [program, "--test-threads=2", *SKIPPED, *table["filter"]],
         cwd=TREE / "crates" / crate, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as tests:
         limit = threading.Timer(LIMIT_SECONDS, tests.kill)
@@ -131,26 +143,27 @@ def run(crate, program, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("crates", nargs="*", metavar="CRATE", help="all that have a table, if none is named")
-    parser.add_argument("--sample", type=int, help="only so many faults of each crate")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all, if none is named")
+    parser.add_argument("--sample", type=int, help="only so many faults of each table")
     parser.add_argument("--minutes", type=float, help="as many faults as fit into so many minutes, the build included")
     parser.add_argument("--seed", default="", help="says which ones, as a commit's hash does")
     parser.add_argument("--only", type=int, help="only the fault of this number")
     parser.add_argument("--check", action="store_true", help="only look whether every text is found")
     options = parser.parse_args()
 
-    crates = options.crates or sorted(table.stem for table in TABLES.glob("*.toml"))
+    tables = [load(name) for name in options.tables or sorted(table.stem for table in TABLES.glob("*.toml"))]
     TREE.mkdir(parents=True, exist_ok=True)
     contents, todo, lost = copy_tree(), [], 0
-    for crate in crates:
-        mutants = tomllib.loads((TABLES / f"{crate}.toml").read_text())["mutant"]
-        lost += apply(crate, mutants, contents)
-        chosen = [(crate, number, mutant) for number, mutant in enumerate(mutants, 1)]
+    for table in tables:
+        lost += apply(table, contents)
+        chosen = [(table, number, mutant) for number, mutant in enumerate(table["mutant"], 1)]
         if options.only:
             chosen = chosen[options.only - 1 : options.only]
         if options.sample is not None:
             chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
         todo += chosen
+    for crate in {table["crate"] for table in tables}:
+        contents[f"crates/{crate}/src/lib.rs"] += SWITCH.encode()
     if options.check or lost:
         sys.exit(lost > 0)
     if options.minutes is not None:
@@ -158,31 +171,37 @@ def main():
 
     write_tree(contents)
     start = time.monotonic()
-    programs = build(crates)
+    built = {}
+    for features in sorted({tuple(table["features"]) for table in tables}):
+        crates = {crate for table in tables if tuple(table["features"]) == features for crate in table["tests"]}
+        built[features] = build(sorted(crates), features)
     print(f"built in {time.monotonic() - start:.0f} s", flush=True)
-    for crate in crates:
+    programs = {}
+    for table in tables:
         timed = []
-        for program in programs[crate]:
-            passed, seconds = run(crate, program, 0)
-            if not passed:
-                sys.exit(f"{Path(program).name} fails without a fault")
-            timed.append((seconds, program))
-        programs[crate] = [program for _, program in sorted(timed)]
+        for crate, program in built[tuple(table["features"])]:
+            if crate in table["tests"]:
+                passed, seconds = run(table, crate, program, 0)
+                if not passed:
+                    sys.exit(f"{Path(program).name} fails without a fault")
+                timed.append((seconds, crate, program))
+        programs[table["name"]] = [(crate, program) for _, crate, program in sorted(timed)]
 
     begin, survivors, tried = time.monotonic(), [], 0
     end = None if options.minutes is None else max(start + options.minutes * 60, begin + LEAST_SECONDS)
-    for crate, number, mutant in todo:
+    for table, number, mutant in todo:
         if end is not None and time.monotonic() > end:
             break
         tried += 1
-        noticed = next((program for program in programs[crate] if not run(crate, program, number)[0]), None)
+        name = table["name"]
+        noticed = next((tests[1] for tests in programs[name] if not run(table, *tests, number)[0]), None)
         by = f"noticed by {Path(noticed).name.rsplit('-', 1)[0]}" if noticed else "SURVIVES"
-        print(f"{crate} {number}: {by}: {mutant['breaks']}", flush=True)
+        print(f"{name} {number}: {by}: {mutant['breaks']}", flush=True)
         if noticed is None:
-            survivors.append((crate, number, mutant["breaks"]))
+            survivors.append((name, number, mutant["breaks"]))
     print(f"{tried} of {len(todo)} faults tried, {len(survivors)} survived, {time.monotonic() - begin:.0f} s")
-    for crate, number, breaks in survivors:
-        print(f"  {crate} {number}: {breaks}")
+    for name, number, breaks in survivors:
+        print(f"  {name} {number}: {breaks}")
     sys.exit(bool(survivors))
 
 

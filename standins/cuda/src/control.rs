@@ -4,6 +4,7 @@ use crate::leaks::Leaks;
 use crate::real_driver::{self, NEEDS_STANDIN};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
 use std::ffi::{CString, c_char};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -117,13 +118,23 @@ impl Standin {
         // A test that failed while it held the stand-in has left nothing behind that the reset does not undo.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         if real_driver::is_asked_for() {
-            real_driver::keep_context();
             return Ok(Self { functions: None, _turn: turn });
         }
         let functions = FUNCTIONS.get_or_init(open).as_ref().map_err(Clone::clone)?;
         let standin = Self { functions: Some(functions), _turn: turn };
         standin.reset(0);
         Ok(standin)
+    }
+
+    /// Whether the tests run on the machine's own driver. It counts no calls, draws no orders and fails no call on
+    /// request: there a test leaves out what needs that.
+    pub fn is_real_driver(&self) -> bool {
+        self.functions.is_none()
+    }
+
+    /// The seeds `0..count`, for a loop over orders that a device may choose. On a real driver, which draws none, one.
+    pub fn seeds(&self, count: u64) -> Range<u64> {
+        0..if self.is_real_driver() { count.min(1) } else { count }
     }
 
     /// Ends the test on a real driver, because it is about something that only the stand-in does.
@@ -197,9 +208,10 @@ impl Standin {
     /// Whether an asynchronous copy from pageable memory has read it when the call returns. Drivers do so as a rule;
     /// NVIDIA's documentation does not promise it. Without it the memory is read when the copy runs, and must live
     /// until then.
-    #[track_caller]
     pub fn set_stages_pageable(&self, stages: bool) {
-        (self.must("pageable memory that is read late").set_stages_pageable)(u32::from(stages));
+        if let Some(functions) = self.functions {
+            (functions.set_stages_pageable)(u32::from(stages));
+        }
     }
 
     /// How often the function was called, by its exported name (`"cuMemAlloc_v2"`, `"cublasSgemm_v2"`).

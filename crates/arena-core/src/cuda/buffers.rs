@@ -16,7 +16,6 @@ use cudarc::driver::{
 
 use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::device::Cuda;
-use crate::device::Device;
 use crate::error::Error;
 use crate::fence::UNTIL_THE_ROOT_CLOSES;
 use crate::region::Region;

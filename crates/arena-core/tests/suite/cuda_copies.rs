@@ -125,7 +125,7 @@ fn what_is_uploaded_is_the_caller_s_again_when_the_call_returns(
     #[values(false, true)] is_staged: bool,
 ) {
     let standin = Standin::load().unwrap();
-    for seed in 0..3 {
+    for seed in standin.seeds(3) {
         standin.reset(seed);
         standin.set_stages_pageable(false);
         let arena = RawArena::new(Cuda::new(0).unwrap(), ByteSize::mib(24)).unwrap();
@@ -156,8 +156,14 @@ fn small_uploads_wait_for_nothing() {
     for n in 0..100 {
         x.view_mut().write(&[n; 64]).unwrap();
     }
-    assert_eq!(standin.calls("cuStreamSynchronize") + standin.calls("cuEventSynchronize"), 0);
-    assert_eq!(standin.calls("cuMemHostAlloc"), 0, "the memory is there since the first upload");
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuStreamSynchronize") + standin.calls("cuEventSynchronize"), 0);
+        assert_eq!(
+            standin.calls("cuMemHostAlloc"),
+            0,
+            "the memory is there since the first upload"
+        );
+    }
     assert_eq!(x.view().to_vec().unwrap(), [99; 64]);
 }
 

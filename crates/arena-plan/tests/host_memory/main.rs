@@ -107,7 +107,7 @@ fn host_memory_is_flat_after_many_lengths_and_what_the_arena_says(
         most = most.max(said);
     }
     // The last step's record is counted and may be too much.
-    assert!((BUDGET * 3 / 4..=BUDGET + (10 << 10)).contains(&most), "{most}");
+    assert!((BUDGET * 3 / 4..=BUDGET + (32 << 10)).contains(&most), "{most}");
     let seen = arena.observed().expect("it is observed");
     assert_eq!((seen.steps(), seen.kinds.len() as u64 + seen.forgotten), (10_000, 10_000));
     let planned = (1..=10_000).filter(|&length| arena.plan_span(key(length)).is_some()).count();

@@ -28,7 +28,7 @@ fn a_batch_from_a_stream_of_the_program_arrives(
     #[case] device: fn(&Arc<CudaContext>) -> Result<Cuda, Error>,
 ) {
     let standin = Standin::load().unwrap();
-    for seed in 0..SEEDS {
+    for seed in standin.seeds(SEEDS) {
         standin.reset(seed);
         let context = CudaContext::new(0).unwrap();
         let mut arena = arena_of(device(&context).unwrap());
@@ -103,7 +103,7 @@ fn a_step_s_buffer_that_is_copied_to_another_device_arrives(
     #[values(false, true)] in_an_inner_scope: bool,
 ) {
     let standin = Standin::load().unwrap();
-    for seed in 0..SEEDS {
+    for seed in standin.seeds(SEEDS) {
         standin.reset(seed);
         assert!(standin.set_devices(2));
         let mut a = arena_on_a_stream(0, is_null);
@@ -135,7 +135,7 @@ fn a_step_s_buffer_that_is_copied_to_another_device_arrives(
 #[test]
 fn a_copy_of_the_arena_s_own_between_devices_is_ordered_on_both() {
     let standin = Standin::load().unwrap();
-    for seed in 0..SEEDS {
+    for seed in standin.seeds(SEEDS) {
         standin.reset(seed);
         assert!(standin.set_devices(2));
         let (mut a, b) = (arena_of(Cuda::new(0).unwrap()), arena_of(Cuda::new(1).unwrap()));
@@ -157,7 +157,7 @@ fn a_copy_of_the_arena_s_own_between_devices_is_ordered_on_both() {
 #[test]
 fn a_copy_from_another_device_into_a_step_s_buffer_arrives() {
     let standin = Standin::load().unwrap();
-    for seed in 0..SEEDS {
+    for seed in standin.seeds(SEEDS) {
         standin.reset(seed);
         assert!(standin.set_devices(2));
         let (mut a, b) = (arena_of(Cuda::new(0).unwrap()), arena_of(Cuda::new(1).unwrap()));
@@ -176,7 +176,7 @@ fn a_copy_from_another_device_into_a_step_s_buffer_arrives() {
 #[test]
 fn a_kept_buffer_that_is_copied_to_another_device_arrives() {
     let standin = Standin::load().unwrap();
-    for seed in 0..SEEDS {
+    for seed in standin.seeds(SEEDS) {
         standin.reset(seed);
         assert!(standin.set_devices(2));
         let (mut a, b) = (arena_of(Cuda::new(0).unwrap()), arena_of(Cuda::new(1).unwrap()));

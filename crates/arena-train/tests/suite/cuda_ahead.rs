@@ -261,6 +261,9 @@ fn a_replayed_step_is_one_launch_and_waits_for_nothing_that_has_arrived(#[case] 
     let mut seen = Vec::new();
     let trained = trainer
         .train(&data().train, &AtomicBool::new(false), |report| {
+            if standin.is_real_driver() {
+                return;
+            }
             let (graphs, kernels) =
                 (standin.calls("cuGraphLaunch"), standin.calls("cuLaunchKernel"));
             let gemms = standin.calls("cublasSgemm_v2");
@@ -269,6 +272,9 @@ fn a_replayed_step_is_one_launch_and_waits_for_nothing_that_has_arrived(#[case] 
         })
         .unwrap();
     assert_eq!((trained.steps, trained.replays), (7, 5));
+    if standin.is_real_driver() {
+        return; // Nobody has counted.
+    }
     let at = |step: u64| -> [u64; 4] { seen.iter().find(|(seen, _)| *seen == step).unwrap().1 };
     // Told when a group more is queued: two steps lie between.
     let (before, after) = (at(2), at(4));

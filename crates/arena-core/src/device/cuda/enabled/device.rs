@@ -172,6 +172,13 @@ impl Cuda {
         self.stream.context()
     }
 
+    /// The arena's stream, for calls and launches of the program's own. It is
+    /// [`Device::stream`], for programs that do not import the trait.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
     /// A new stream of this device, which waits for no other stream. Declare it to the scope or to the buffers
     /// that it uses. Passing a buffer of the arena to a safe call of cudarc on this stream declares it too. A
     /// kernel launch does not, because cudarc does not tell its arguments the stream.

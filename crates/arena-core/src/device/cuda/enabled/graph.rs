@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, sys};
 use super::Cuda;
 use super::code::{Failure, done};
 use super::context::with_current;
-use crate::device::{Captures, Device};
+use crate::device::Captures;
 use crate::error::DeviceError;
 
 /// A graph that can be launched. The driver takes no two calls on it at a time, so it is not `Sync`,
