@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use arena_core::cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, HostSlice, ValidAsZeroBits};
 use arena_core::for_scopes::{Detached, FrameId, Region};
-use arena_core::{Alignment, Cuda, Device, Error, ErrorKind, Pod, Stats};
+use arena_core::{Alignment, Cuda, Error, ErrorKind, Pod, Stats};
 
 use crate::arena::Arena;
 use crate::options::ScopeOptions;

@@ -9,7 +9,7 @@ use arena_scope::cuda::Session;
 use arena_scope::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
 use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, Cuda, Device, Error, ErrorKind, Persistent, Scope, ScopeOptions, Transient,
+    Alignment, Arena, Cuda, Error, ErrorKind, Persistent, Scope, ScopeOptions, Transient,
 };
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
