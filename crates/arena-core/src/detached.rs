@@ -56,6 +56,12 @@ impl<T> Detached<T> {
         self.len() == 0
     }
 
+    /// The device address of the first element. It is the buffer's only while its scope is open.
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
     pub(crate) const fn len_bytes(&self) -> u64 {
         self.len() as u64 * size_of::<T>() as u64
     }

@@ -5,6 +5,9 @@
 //! queued on it. Both happen on the device, through one event that is recorded again and again: a
 //! wait is for the record before it.
 //!
+//! A buffer can also be *lent* as a slice of the library that the program uses, which any stream may then work on
+//! without a declaration. As long as one is lent, and once after that, a close waits for every stream that there is.
+//!
 //! A declaration may come from any thread that holds a buffer, so it is behind a lock; a close without
 //! any looks at one flag.
 
@@ -32,6 +35,7 @@ pub(crate) struct Fences<D: Device> {
 
 struct State<D: Device> {
     declared: Vec<Declared<D::Stream>>,
+    lent: Lent<D>,
     /// Made at the first declaration.
     event: Option<D::Event>,
     /// A failure that no call could return. The next call that can fail returns it.
@@ -39,6 +43,17 @@ struct State<D: Device> {
     /// Why a stream could not be waited for: the end of this arena.
     lost: Option<DeviceError>,
 }
+
+/// What is lent.
+struct Lent<D> {
+    /// Handles that exist. One that was forgotten exists for ever, which costs waiting, and no safety.
+    handles: u64,
+    /// How to wait for every stream, if anything was lent since the last such wait.
+    wait: Option<WaitForEvery<D>>,
+}
+
+/// Makes the device's stream wait for all that is queued on any stream.
+pub(crate) type WaitForEvery<D> = fn(&D) -> Result<(), DeviceError>;
 
 struct Declared<S> {
     stream: S,
@@ -61,7 +76,8 @@ impl<S> Declared<S> {
 
 impl<D: Device> Fences<D> {
     pub(crate) const fn new() -> Self {
-        let state = State { declared: Vec::new(), event: None, failure: None, lost: None };
+        let lent = Lent { handles: 0, wait: None };
+        let state = State { declared: Vec::new(), lent, event: None, failure: None, lost: None };
         Self { busy: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
@@ -108,8 +124,29 @@ impl<D: Device> Fences<D> {
         Ok(order(device, event, stream, device.stream())?)
     }
 
-    /// Makes the arena's stream wait for every declared stream, then forgets those that were declared
-    /// at `depth` or deeper.
+    /// Something is lent from now on; `wait` waits for all who may use it.
+    #[cfg(feature = "_cuda")]
+    pub(crate) fn begin_lend(&self, wait: WaitForEvery<D>) {
+        let mut state = self.lock();
+        state.lent.handles += 1;
+        state.lent.wait = Some(wait);
+        self.busy.store(true, Ordering::Relaxed);
+    }
+
+    /// The handle of what was lent is gone. Its uses are waited for at the next close.
+    #[cfg(feature = "_cuda")]
+    pub(crate) fn end_lend(&self) {
+        let mut state = self.lock();
+        state.lent.handles = state.lent.handles.saturating_sub(1);
+    }
+
+    /// Whether anything is lent, or was since the last wait for every stream.
+    pub(crate) fn any_lent(&self) -> bool {
+        self.is_busy() && self.lock().lent.wait.is_some()
+    }
+
+    /// Makes the arena's stream wait for every declared stream, and for every other one if anything is or was lent,
+    /// then forgets those that were declared at `depth` or deeper.
     ///
     /// A stream that it cannot wait for on the device is waited for on the host, and the first error
     /// is returned all the same; if that fails too the arena is lost. A panic of the device forgets no
@@ -127,8 +164,17 @@ impl<D: Device> Fences<D> {
     #[inline(never)]
     fn wait_for_declared(&self, device: &D, depth: u32) -> Result<(), Error> {
         let mut state = self.lock();
-        let State { declared, event, lost, .. } = &mut *state;
+        let State { declared, lent, event, lost, .. } = &mut *state;
         let mut outcome = Ok(());
+        if let Some(wait) = lent.wait {
+            match wait(device) {
+                Ok(()) => lent.wait = lent.wait.filter(|_| lent.handles > 0),
+                Err(error) => {
+                    lost.get_or_insert(error.clone());
+                    outcome = Err(error.into());
+                }
+            }
+        }
         // Should the device panic, every stream is still declared, and the next close waits for all.
         for Declared { stream, for_good, .. } in declared.iter_mut() {
             let waited =
@@ -154,7 +200,7 @@ impl<D: Device> Fences<D> {
     }
 
     fn note_busy(&self, state: &State<D>) {
-        let waits = state.failure.is_some() || state.lost.is_some();
+        let waits = state.failure.is_some() || state.lost.is_some() || state.lent.wait.is_some();
         self.busy.store(waits || !state.declared.is_empty(), Ordering::Relaxed);
     }
 
@@ -167,7 +213,10 @@ impl<D: Device> Fences<D> {
     /// Whether another stream may be using buffers that die with a scope.
     pub(crate) fn any_in_scopes(&self) -> bool {
         let in_scope = |declared: &Declared<_>| declared.scope_depth.is_some();
-        self.is_busy() && self.lock().declared.iter().any(in_scope)
+        self.is_busy() && {
+            let state = self.lock();
+            state.lent.wait.is_some() || state.declared.iter().any(in_scope)
+        }
     }
 
     /// The declared stream that `is_it` recognises.

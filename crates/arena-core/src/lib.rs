@@ -80,6 +80,10 @@ pub use uses::{LastUse, RecordedRequest};
 /// What `arena-scope` is built on. No other crate may use it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
+    #[cfg(feature = "_cuda")]
+    pub use crate::cuda::buffers::hand_over;
+    #[cfg(feature = "_cuda")]
+    pub use crate::cuda::lending::{lend_detached, lend_detached_mut};
     pub use crate::demand::Demand;
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;

@@ -9,6 +9,8 @@ use crate::bytes::Alignment;
 use crate::device::{Device, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 use crate::fence::Fences;
+#[cfg(feature = "_cuda")]
+use crate::fence::WaitForEvery;
 use crate::layout::{Span, region_fits};
 use crate::uses::Uses;
 
@@ -116,6 +118,24 @@ impl<D: Device> Region<D> {
     #[must_use]
     pub fn find_declared(&self, is_it: impl Fn(&D::Stream) -> bool) -> Option<D::Stream> {
         self.fences.find(is_it)
+    }
+
+    /// A buffer is lent from now on: any stream may use it, and `wait` waits for all of them.
+    #[cfg(feature = "_cuda")]
+    pub(crate) fn begin_lend(&self, wait: WaitForEvery<D>) {
+        self.fences.begin_lend(wait);
+    }
+
+    /// A handle of a lent buffer is gone.
+    #[cfg(feature = "_cuda")]
+    pub(crate) fn end_lend(&self) {
+        self.fences.end_lend();
+    }
+
+    /// Whether a buffer is lent, or was since the last close.
+    #[must_use]
+    pub fn any_lent(&self) -> bool {
+        self.fences.any_lent()
     }
 
     /// Keeps an error of a call that could not return it, on any thread. The next fallible call of the

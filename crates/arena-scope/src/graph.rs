@@ -50,7 +50,7 @@ impl<D: Captures> Arena<D> {
     /// # Errors
     ///
     /// What `body` returns; [`ErrorKind::NotCaptured`] when no step came before, when the signature
-    /// differs, or when a stream is declared from outside the step; or the device's refusal. After an error no
+    /// differs, when a stream is declared from outside the step, or when a buffer is lent; or the device's refusal. After an error no
     /// capture is active, and the arena is at its mark.
     ///
     /// # Panics
@@ -71,6 +71,13 @@ impl<D: Captures> Arena<D> {
             refuse("no step has run before: run one, so that it can be seen to repeat itself")
         })?;
         let region = state.steps.region();
+        if region.any_lent() {
+            // Here, for it cannot be done while the step is captured.
+            state.steps.wait_for_declared()?;
+        }
+        if region.any_lent() {
+            return Err(refuse("a buffer is lent: drop what `lend` returned").into());
+        }
         if region.find_declared(|_| true).is_some() {
             return Err(refuse(
                 "a stream is declared to a persistent buffer, and would be waited for: declare it in \

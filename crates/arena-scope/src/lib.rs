@@ -40,6 +40,8 @@
 #![deny(unsafe_code)]
 
 mod arena;
+#[cfg(feature = "_cuda")]
+mod external;
 mod fence;
 mod graph;
 mod guard;
@@ -48,6 +50,8 @@ mod observer;
 mod options;
 mod planner;
 mod scope;
+#[cfg(feature = "_cuda")]
+mod session;
 #[cfg(feature = "_cuda")]
 mod slots;
 mod state;
@@ -65,14 +69,39 @@ pub use scope::Scope;
 pub use step_buffer::StepBuffer;
 pub use step_key::StepKey;
 
+#[cfg(feature = "_cuda")]
+pub use arena_core::cudarc;
 pub use arena_core::{
     Alignment, ByteSize, Capacity, Cuda, Device, Error, ErrorKind, Host, HostVisible, Persistent,
     Placement, Pod, Probe, Reset, Stats, Transient, View, ViewMut,
 };
-#[cfg(feature = "_cuda")]
-pub use arena_core::{cuda, cudarc};
 pub use arena_core::{device, layout};
 pub use bumpalo;
+
+/// For programs with CUDA code: the arena's buffers as arguments of cudarc's calls, cuBLAS in the memory of the
+/// arena, input slots, results that are read later, and a session for programs that exist.
+///
+/// What is lent to code that takes cudarc's slices dies with its scope like every buffer:
+///
+/// ```compile_fail
+/// # use arena_scope::{Arena, ByteSize, Cuda};
+/// # let mut arena = Arena::builder(Cuda::new(0).unwrap()).capacity(ByteSize::mib(1)).build().unwrap();
+/// let mut late = None;
+/// arena.scope(|step| {
+///     let x = step.alloc::<f32>(4)?;
+///     late = Some(x.view().lend()?); // does not compile: `x` does not live long enough
+///     arena_scope::Ok(())
+/// });
+/// println!("{}", late.unwrap().len());
+/// ```
+#[cfg(feature = "_cuda")]
+pub mod cuda {
+    pub use crate::session::{
+        Session, SessionLent, SessionLentMut, SessionSlice, SessionStep, SessionView,
+        SessionViewMut,
+    };
+    pub use arena_core::cuda::*;
+}
 
 /// The types inside an [`Error`]: the facts of the kinds that have a separate type.
 pub mod errors {

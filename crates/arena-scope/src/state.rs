@@ -99,7 +99,8 @@ impl<D: Device> State<D> {
             return self.open_root_slowly(options);
         }
         // SAFETY: the borrow of the arena proves that no root scope is open, but for one whose guard was
-        // forgotten, and so every transient buffer's lifetime has ended.
+        // forgotten, and so every transient buffer's lifetime has ended. A session asks first; its buffers have no
+        // lifetime, and are refused from now on.
         unsafe { self.steps.open_root(options.key().name, options.reset) }
     }
 
@@ -131,7 +132,8 @@ impl<D: Device> State<D> {
             let name = options.key().name;
             self.steps.check_needs(parent_depth + 1, name, options.needs_bytes)?;
         }
-        // SAFETY: the mutable borrow of the parent proves that no buffer of a deeper scope is alive.
+        // SAFETY: the mutable borrow of the parent proves that no buffer of a deeper scope is alive; in a session the
+        // parent is the innermost scope.
         unsafe { self.steps.open_inner(parent_depth, options.key().name, options.reset) }
     }
 
@@ -139,7 +141,7 @@ impl<D: Device> State<D> {
     #[inline]
     fn close(&self, frame: FrameId) -> Result<(), Error> {
         // SAFETY: every buffer since the frame opened carried its scope's lifetime, or that of a deeper
-        // scope, and they have ended.
+        // scope, and they have ended; one without a lifetime is refused from now on.
         let close = |state: &Self| unsafe { state.steps.close(frame) };
         if self.watches { self.tell_if_root(close) } else { close(self) }
     }

@@ -22,7 +22,7 @@ use crate::region::Region;
 
 /// Lets `stream` use a buffer of the region. It cannot fail, so an error waits for the next fallible
 /// call.
-fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+pub fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     let device = region.device();
     if *stream == **device.stream() {
         // A copy to another device asks for this stream too, and is queued on one of the other device.

@@ -2,9 +2,11 @@
 //! arena, input slots, and results that are read later.
 
 mod blas;
-mod buffers;
+pub(crate) mod buffers;
+pub(crate) mod lending;
 mod slots;
 mod transfer;
 
 pub use blas::Blas;
+pub use lending::{Lent, LentMut};
 pub use slots::{InputSlots, ResultQueue};

@@ -53,9 +53,13 @@ mod cuda_declared;
 #[cfg(feature = "_cuda")]
 mod cuda_driver_errors;
 #[cfg(feature = "_cuda")]
+mod cuda_external;
+#[cfg(feature = "_cuda")]
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
+#[cfg(feature = "_cuda")]
+mod cuda_lending;
 #[cfg(feature = "_cuda")]
 mod cuda_neighbours;
 #[cfg(feature = "_cuda")]
@@ -68,6 +72,8 @@ mod cuda_ranges;
 mod cuda_scenarios;
 #[cfg(feature = "_cuda")]
 mod cuda_separate;
+#[cfg(feature = "_cuda")]
+mod cuda_session;
 #[cfg(feature = "_cuda")]
 mod cuda_slots;
 #[cfg(feature = "_cuda")]

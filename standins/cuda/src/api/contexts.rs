@@ -1,7 +1,10 @@
 //! Primary contexts, contexts of the caller's own, and the current one.
 
-use crate::abi::{Code, Handle, Out};
+use crate::abi::{Code, CuResult, Handle, Out};
 use crate::driver::{Class, Driver, call};
+use crate::schedule::Queued;
+use crate::stream::Recorded;
+use crate::work::Work;
 use std::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
@@ -147,6 +150,36 @@ extern "C" fn cuCtxSynchronize() -> u32 {
         let context = d.current()?;
         d.synchronize_context(context)
     })
+}
+
+/// Records an event behind all that was queued in a context, whatever the stream.
+fn record_context(d: &mut Driver, context: Handle, event: Handle) -> CuResult<()> {
+    d.contexts.get(context).map_err(|_| Code::INVALID_CONTEXT)?;
+    if d.events.get(event)?.context != context {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let capturing: Vec<_> = d
+        .streams
+        .iter()
+        .filter(|(_, s)| s.context == context)
+        .filter_map(|(_, s)| s.capture)
+        .collect();
+    if !capturing.is_empty() {
+        capturing.into_iter().for_each(|id| d.invalidate(id));
+        return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    d.sound(context)?;
+    let last = d.streams.iter().filter(|(_, s)| s.context == context).filter_map(|(_, s)| s.last);
+    let after: Vec<_> = last.collect();
+    let op = d.schedule.submit(Queued { context, work: Work::Record { event } }, after);
+    d.settle(op);
+    d.events.get_mut(event)?.recorded = Recorded::Queued(op);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxRecordEvent(context: Handle, event: Handle) -> u32 {
+    call("cuCtxRecordEvent", Class::Global, |d| record_context(d, context, event))
 }
 
 #[unsafe(no_mangle)]

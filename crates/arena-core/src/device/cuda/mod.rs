@@ -14,4 +14,4 @@ pub(crate) mod enabled;
 #[cfg(not(feature = "_cuda"))]
 pub use disabled::Cuda;
 #[cfg(feature = "_cuda")]
-pub use enabled::{Cuda, Event, Graph};
+pub use enabled::{Cuda, CudaMemory, Event, External, Graph};

@@ -6,7 +6,7 @@
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-use crate::error::{DeviceError, DeviceErrorKind, ErrorKind};
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 
 /// A call that was refused, before anybody knows for which device.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +84,23 @@ impl Failure {
 impl From<DriverError> for ErrorKind {
     fn from(error: DriverError) -> Self {
         Failure::Driver { call: "a call of cudarc", code: error.0 }.on("cuda").into()
+    }
+}
+
+/// So that `?` works in a program whose functions return cudarc's error. It has room for a code alone: what did not fit
+/// is `OUT_OF_MEMORY`, and what only the text of [`Error`] tells is `UNKNOWN`.
+impl From<Error> for DriverError {
+    fn from(error: Error) -> Self {
+        let out_of_memory = |kind| matches!(kind, DeviceErrorKind::OutOfMemory(_));
+        Self(match error.kind() {
+            ErrorKind::Exhausted(_) | ErrorKind::TooBig { .. } => {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY
+            }
+            ErrorKind::Device(error) if out_of_memory(error.kind) => {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY
+            }
+            _ => CUresult::CUDA_ERROR_UNKNOWN,
+        })
     }
 }
 

@@ -11,7 +11,10 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use super::code::{Failure, done};
 use super::context::{Restore, with_current};
 use super::contexts;
-use super::event::Event;
+use super::event::{Event, record, synchronise, wait};
+use super::every_stream::EveryStream;
+use super::external::{CudaMemory, External};
+use super::lent_slices::LentSlices;
 use super::peers::Peers;
 use super::presence;
 use super::ranges::Ranges;
@@ -56,6 +59,11 @@ pub struct Cuda {
     peers: Peers,
     /// Where uploads from pageable memory lie on their way; made by the first of them.
     staging: Mutex<Option<Staging>>,
+    every_stream: EveryStream,
+    pub(crate) lent: LentSlices,
+    pub(super) external: External,
+    /// Of each region's base.
+    pub(super) alignment: Alignment,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
@@ -120,10 +128,21 @@ impl Cuda {
             }
             .into());
         }
-        let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
-        let (ranges, capturing, restore) = (None, RwLock::new(None), Restore::nothing());
-        let (peers, staging) = (Peers::default(), Mutex::new(None));
-        Ok(Self { stream, name, streams, lost, ranges, capturing, peers, staging, restore })
+        Ok(Self {
+            stream,
+            name,
+            streams: Mutex::new(Vec::new()),
+            lost: OnceLock::new(),
+            ranges: None,
+            capturing: RwLock::new(None),
+            peers: Peers::default(),
+            staging: Mutex::new(None),
+            every_stream: EveryStream::default(),
+            lent: LentSlices::default(),
+            external: External::default(),
+            alignment: Alignment::DEFAULT,
+            restore: Restore::nothing(),
+        })
     }
 
     /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
@@ -259,6 +278,15 @@ impl Cuda {
         self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Makes the arena's stream wait for all that is queued on any stream: on the device, or on the host where the
+    /// driver is older than CUDA 12.5.
+    pub(crate) fn wait_for_every_stream(&self) -> Result<(), DeviceError> {
+        self.call(|| {
+            let _held = self.not_in_capture("cuCtxRecordEvent")?;
+            self.every_stream.wait_on(&self.stream)
+        })
+    }
+
     /// Queues a copy from the host on the arena's stream.
     ///
     /// # Safety
@@ -343,22 +371,6 @@ pub(crate) fn memory_info() -> Result<(u64, u64), Failure> {
     Ok((free as u64, total as u64))
 }
 
-fn record(event: &Event, stream: &CudaStream) -> Result<(), Failure> {
-    // SAFETY: event and stream are alive; the driver refuses those of different contexts.
-    done("cuEventRecord", unsafe { sys::cuEventRecord(event.handle(), stream.cu_stream()) })
-}
-
-fn wait(stream: &CudaStream, event: &Event) -> Result<(), Failure> {
-    // SAFETY: event and stream are alive; an event may be destroyed while a wait for it is queued.
-    let code = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.handle(), 0) };
-    done("cuStreamWaitEvent", code)
-}
-
-fn synchronise(stream: &CudaStream) -> Result<(), Failure> {
-    // SAFETY: the stream is alive.
-    done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream.cu_stream()) })
-}
-
 /// Whether the driver knows this host memory, so that copies from it are read only when they run. The
 /// call for several attributes is no error where the driver does not, which a checker would report.
 fn is_pinned(from: &[u8]) -> Result<bool, Failure> {
@@ -379,7 +391,7 @@ const fn length(bytes: u64) -> usize {
 }
 
 // SAFETY: by the duties' numbers. 1: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes
-// back; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
+// back, and who gives memory promises the same of it; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
 // gets the range as it is named. 4: the driver calls nothing of this program here. 5: a call that fails
 // has at most queued its own work, on the arena's stream. 6: nothing panics between two driver calls that
 // belong together. 7: see `copy_in` and `copy_out`. 8: all work goes to one stream, which the driver runs
@@ -387,7 +399,7 @@ const fn length(bytes: u64) -> usize {
 // of one context; the per-thread stream, which is another one on each thread, is refused. 10: it wraps
 // nothing.
 unsafe impl Device for Cuda {
-    type Memory = ();
+    type Memory = CudaMemory;
     type Stream = Arc<CudaStream>;
     type Event = Event;
 
@@ -403,15 +415,20 @@ unsafe impl Device for Cuda {
     }
 
     /// What `cuMemAlloc` promises ("suitably aligned for any kind of variable") is 256 bytes on every
-    /// device so far; the texture alignment, which is larger on some, is not promised.
+    /// device so far; the texture alignment, which is larger on some, is not promised. Memory of the program's may be
+    /// less aligned.
     fn base_alignment(&self) -> Alignment {
-        Alignment::DEFAULT
+        self.alignment
     }
 
-    fn obtain(&self, bytes: u64) -> Result<Obtained<()>, DeviceError> {
+    fn obtain(&self, bytes: u64) -> Result<Obtained<CudaMemory>, DeviceError> {
+        if let Some(external) = self.obtain_external(bytes)? {
+            return Ok(external);
+        }
         if bytes == 0 {
             // The driver refuses nothing as a size. No byte will be used.
-            return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle: () });
+            let handle = CudaMemory(None);
+            return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle });
         }
         let mut base_address = 0;
         let obtained = self.call(|| {
@@ -421,7 +438,7 @@ unsafe impl Device for Cuda {
             done("cuMemAlloc", code)
         });
         match obtained {
-            Ok(()) => Ok(Obtained { base_address, handle: () }),
+            Ok(()) => Ok(Obtained { base_address, handle: CudaMemory(None) }),
             Err(error) if error.kind == DeviceErrorKind::OutOfMemory(None) => {
                 Err(self.with_figures(error, bytes))
             }
@@ -429,11 +446,12 @@ unsafe impl Device for Cuda {
         }
     }
 
-    unsafe fn release(&self, memory: Obtained<()>, bytes: u64) -> Result<(), DeviceError> {
-        if bytes == 0 {
+    unsafe fn release(&self, memory: Obtained<CudaMemory>, bytes: u64) -> Result<(), DeviceError> {
+        let Obtained { base_address, handle: CudaMemory(mut external) } = memory;
+        if bytes == 0 && external.is_none() {
             return Ok(());
         }
-        self.call_even_if_lost(|| {
+        let released = self.call_even_if_lost(|| {
             let first = synchronise(&self.stream);
             let waited = first.or_else(|_| synchronise(&self.stream));
             if let Err(failure) = waited
@@ -441,11 +459,17 @@ unsafe impl Device for Cuda {
             {
                 return Err(failure); // Queued work may still use the memory: it is given up, not freed.
             }
+            if let Some(external) = external.take() {
+                self.external.put_back(external);
+                return first;
+            }
             // SAFETY: the caller passes what `obtain` got from `cuMemAlloc`, and nobody uses it any
             // more: what was queued has ended, or will never run.
-            let freed = done("cuMemFree", unsafe { sys::cuMemFree_v2(memory.base_address) });
+            let freed = done("cuMemFree", unsafe { sys::cuMemFree_v2(base_address) });
             first.and(freed)
-        })
+        });
+        std::mem::forget(external); // If it was not put back, it is given up too.
+        released
     }
 
     /// Nothing: memory of `cuMemAlloc` goes back as a whole.

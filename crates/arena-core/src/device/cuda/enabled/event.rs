@@ -1,9 +1,9 @@
-//! Events.
+//! Events, and how streams wait.
 
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use super::code::{Failure, done};
 use super::context::with_current;
@@ -45,4 +45,23 @@ impl Drop for Event {
             done("cuEventDestroy", unsafe { sys::cuEventDestroy_v2(self.handle) })
         });
     }
+}
+
+/// Lets `event` stand for what is queued on `stream` now.
+pub(super) fn record(event: &Event, stream: &CudaStream) -> Result<(), Failure> {
+    // SAFETY: event and stream are alive; the driver refuses those of different contexts.
+    done("cuEventRecord", unsafe { sys::cuEventRecord(event.handle(), stream.cu_stream()) })
+}
+
+/// Makes what is queued on `stream` from now on wait for `event`.
+pub(super) fn wait(stream: &CudaStream, event: &Event) -> Result<(), Failure> {
+    // SAFETY: event and stream are alive; an event may be destroyed while a wait for it is queued.
+    let code = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.handle(), 0) };
+    done("cuStreamWaitEvent", code)
+}
+
+/// Waits on the host for what is queued on `stream`.
+pub(super) fn synchronise(stream: &CudaStream) -> Result<(), Failure> {
+    // SAFETY: the stream is alive.
+    done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream.cu_stream()) })
 }

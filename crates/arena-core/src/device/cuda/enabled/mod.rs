@@ -5,7 +5,11 @@ pub(crate) mod context;
 mod contexts;
 pub(crate) mod device;
 pub(crate) mod event;
+mod every_stream;
+mod external;
 mod graph;
+pub(crate) mod lent_slices;
+mod over;
 mod peers;
 pub(crate) mod pinned;
 mod presence;
@@ -14,4 +18,5 @@ mod staging;
 
 pub use device::Cuda;
 pub use event::Event;
+pub use external::{CudaMemory, External};
 pub use graph::Graph;

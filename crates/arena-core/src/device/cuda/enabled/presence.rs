@@ -7,7 +7,7 @@ use super::code::{Failure, done};
 use crate::error::{DeviceError, DeviceErrorKind};
 
 /// The CUDA version that the driver must support, as it counts them. Functions of one major version
-/// keep their meaning, and this crate calls none that came later than its first.
+/// keep their meaning, and this crate calls one that came later than its first only where the driver has it.
 const NEEDED_VERSION: i32 =
     if cfg!(any(feature = "cuda-13000", feature = "cuda-13040")) { 13_000 } else { 12_000 };
 
@@ -24,6 +24,14 @@ fn too_old(version: i32) -> Option<String> {
     })
 }
 
+/// The CUDA version that the driver supports. The library is there.
+pub(super) fn driver_version() -> Result<i32, Failure> {
+    let mut version = 0;
+    // SAFETY: the number goes into a live variable, and the library is there.
+    done("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+    Ok(version)
+}
+
 /// The number of devices, of which there is at least one; `device` is the name for errors.
 pub(super) fn device_count(device: &str) -> Result<usize, DeviceError> {
     // SAFETY: loading the CUDA driver runs its initialisers, which any program may do at any time.
@@ -31,10 +39,7 @@ pub(super) fn device_count(device: &str) -> Result<usize, DeviceError> {
         let reason = "no CUDA driver: the loader finds no libcuda.so".to_owned();
         return Err(unavailable(device, "load", reason));
     }
-    let mut version = 0;
-    // SAFETY: the number goes into a live variable, and the library is there.
-    done("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })
-        .map_err(|failure| without_device(device, failure))?;
+    let version = driver_version().map_err(|failure| without_device(device, failure))?;
     if let Some(reason) = too_old(version) {
         return Err(unavailable(device, "cuDriverGetVersion", reason));
     }
