@@ -499,7 +499,7 @@ unsafe impl Device for Cuda {
     }
 
     /// Pageable memory is copied into page-locked memory of the device's own first, so the call waits for the stream
-    /// only after some MiB that are still on their way. Page-locked memory of the caller is read when the copy runs,
+    /// only when half a MiB is still on its way. Page-locked memory of the caller is read when the copy runs,
     /// so that is waited for, also when the call that queues it fails: it may report an earlier error. To overlap such
     /// a copy use cudarc's calls on the buffer, which keep a pinned source busy with an event.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {

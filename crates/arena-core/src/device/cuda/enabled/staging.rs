@@ -13,7 +13,7 @@ use super::event::Event;
 use super::pinned::Pinned;
 
 /// Bytes in a part: some steps' small uploads, or a piece of a large one.
-const PART_BYTES: usize = 1 << 20;
+const PART_BYTES: usize = 256 << 10;
 
 /// The two parts.
 #[derive(Debug)]
