@@ -35,6 +35,7 @@ pair 20 1000
 planned_pair 20 1000
 observed_pair 20 1000
 observed_planned_pair 20 1000
+recorded_pair 20 1000
 root_scope 2000 1
 inner_scope 2000 1'
 )

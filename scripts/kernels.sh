@@ -26,26 +26,28 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 LD_LIBRARY_PATH=$packages/cuda_nvrtc/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
     cargo run --quiet --package arena-train --features cuda --example write_ptx -- \
-    "$folder" "${architectures[@]/#/compute_}"
+    "$folder" examples/cudarc_cnn.cu "${architectures[@]/#/compute_}"
 
 for architecture in "${architectures[@]}"; do
-    echo "sm_$architecture"
-    "$ptxas" -v -arch="sm_$architecture" "$folder/compute_$architecture.ptx" \
-        -o "$folder/kernels.cubin" 2>"$folder/log" || { cat "$folder/log" >&2; exit 1; }
-    # Three lines of ptxas become one line of the table.
-    awk '
-        /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2] }
-        /spill stores/ { spills = $5 + $9 }
-        /Used [0-9]+ registers/ {
-            shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART, RLENGTH) + 0 : 0
-            match($0, /Used [0-9]+/)
-            registers = substr($0, RSTART + 5, RLENGTH - 5)
-            printf "  %-24s %3d registers %6d bytes shared %4d bytes spilt\n",
-                name, registers, shared, spills
-            kernels++
-        }
-        END { if (kernels == 0) { print "no kernel was assembled" > "/dev/stderr"; exit 1 } }
-    ' "$folder/log" | sort
+    for ptx in "$folder"/*"compute_$architecture.ptx"; do
+        echo "$(basename "$ptx" .ptx)"
+        "$ptxas" -v -arch="sm_$architecture" "$ptx" \
+            -o "$folder/kernels.cubin" 2>"$folder/log" || { cat "$folder/log" >&2; exit 1; }
+        # Three lines of ptxas become one line of the table.
+        awk '
+            /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2] }
+            /spill stores/ { spills = $5 + $9 }
+            /Used [0-9]+ registers/ {
+                shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART, RLENGTH) + 0 : 0
+                match($0, /Used [0-9]+/)
+                registers = substr($0, RSTART + 5, RLENGTH - 5)
+                printf "  %-24s %3d registers %6d bytes shared %4d bytes spilt\n",
+                    name, registers, shared, spills
+                kernels++
+            }
+            END { if (kernels == 0) { print "no kernel was assembled" > "/dev/stderr"; exit 1 } }
+        ' "$folder/log" | sort
+    done
 done
 
 if [[ ${1:-} == --renew ]]; then

@@ -41,6 +41,10 @@ fn main() -> Result<()> {
             observe(&mut arena);
             steps(&mut arena, times)
         }
+        "recorded_pair" => {
+            arena.record(None);
+            steps(&mut arena, times)
+        }
         "root_scope" => (0..times).try_for_each(|_| arena.scope_with(STEP, |_| Ok(()))),
         "inner_scope" => arena.scope_with(STEP, |step| inner_scopes(step, times)),
         _ => bail!("no operation is called {operation}"),

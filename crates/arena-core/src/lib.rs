@@ -51,6 +51,7 @@ mod raw_arena;
 mod region;
 mod reset;
 mod signature;
+mod spans;
 mod stats;
 mod step_log;
 mod steps;
@@ -83,6 +84,7 @@ pub mod for_scopes {
     pub use crate::cuda::buffers::hand_over;
     #[cfg(feature = "_cuda")]
     pub use crate::cuda::lending::{lend_detached, lend_detached_mut};
+    pub use crate::demand::Demand;
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;

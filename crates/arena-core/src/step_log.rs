@@ -3,8 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+use std::panic::Location;
+
 use crate::bytes::Alignment;
-use crate::uses::{RecordedRequest, Recording};
+use crate::uses::{Finder, RecordedRequest, Recording};
 
 /// One thing that happened to the transient part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,19 +83,34 @@ impl StepLog {
         self.recording.clear();
     }
 
-    /// Takes out what is written while the step runs.
-    pub(crate) fn take_recording(&mut self) -> Recording {
-        std::mem::take(&mut self.recording)
+    /// A step begins; this finds out whom its uses are of.
+    pub(crate) fn begin(&mut self) -> Finder {
+        self.events.clear();
+        self.recording.begin()
     }
 
-    /// Puts it back.
-    pub(crate) fn set_recording(&mut self, recording: Recording) {
-        self.recording = recording;
+    /// It has ended.
+    pub(crate) fn end(&mut self, finder: Finder) {
+        self.recording.end(finder);
     }
 
-    /// Forgets the last event, of a request that failed after all.
-    pub(crate) fn pop(&mut self) {
+    /// A request was served at this address, which is this offset. The event is put together where it is kept: one
+    /// that is written and then copied as a whole waits for the writes.
+    #[inline]
+    pub(crate) fn push_request(
+        &mut self,
+        address: u64,
+        (offset_bytes, bytes, alignment): (u64, u64, Alignment),
+        call_site: &'static Location<'static>,
+    ) {
+        self.events.push(StepEvent::Alloc { offset_bytes, bytes, alignment });
+        self.recording.push(address, bytes, call_site);
+    }
+
+    /// Forgets the last event, a request that failed after all: its number and its bytes.
+    pub(crate) fn pop_request(&mut self) -> Option<(usize, (u64, u64))> {
         self.events.pop();
+        self.recording.pop()
     }
 
     pub(crate) fn push(&mut self, event: StepEvent) {

@@ -26,7 +26,7 @@ use bytemuck::Pod;
 
 use crate::buffer::Persistent;
 use crate::bytes::{Alignment, ByteSize};
-use crate::demand::Demand;
+use crate::demand::{Demand, Kind};
 use crate::detached::Drops;
 use crate::device::{Device, Host, Probe};
 use crate::error::{Error, ErrorKind, ScopeFacts};
@@ -373,13 +373,57 @@ impl<D: Device> Steps<D> {
     }
 }
 
+// What the run demands of the region.
+impl<D: Device> Steps<D> {
+    /// Notes from now on what the run demands, or stops. A device that only measures always does.
+    pub fn record_demand(&mut self, records: bool) {
+        if !D::MEASURES_ONLY {
+            self.demand = records.then(|| RefCell::new(self.demand_of_now()));
+        }
+    }
+
+    /// A demand that begins with what lies in the region now. What is kept counts with its present padding.
+    fn demand_of_now(&self) -> Demand {
+        let mut demand = Demand::new(self.zones.base_address());
+        let end_bytes = self.zones.capacity_bytes();
+        let kept = Span { start_bytes: self.zones.floor_bytes(), end_bytes };
+        let cursor_bytes = self.zones.cursor_bytes();
+        demand.note_cursor(cursor_bytes);
+        if !kept.is_empty() {
+            demand.note_keep(kept, Alignment::ONE, cursor_bytes);
+        }
+        demand
+    }
+
+    /// What follows is demanded by a step of this kind; none is outside of steps.
+    pub fn set_kind(&self, kind: Option<Kind>) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().set_kind(kind);
+        }
+    }
+
+    /// The steps of this kind are demanded as they were from now on, whatever plans there are.
+    pub fn forget_kind(&self, kind: Kind) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().forget_kind(kind);
+        }
+    }
+
+    /// What the run demands: since it is noted, or of what lies in the region now.
+    #[must_use]
+    pub fn demand(&self) -> Demand {
+        self.note_cursor();
+        let noted = self.demand.as_ref().map(|demand| demand.borrow().clone());
+        noted.unwrap_or_else(|| self.demand_of_now())
+    }
+}
+
 impl Steps<Probe> {
     /// The smallest capacity in bytes for which the requests made so far fit, in their order and
     /// with the padding of the kept part.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
-        self.note_cursor();
-        self.demand.as_ref().map_or(0, |demand| demand.borrow().smallest_capacity_bytes())
+        self.demand().smallest_capacity_bytes()
     }
 }
 

@@ -1,15 +1,16 @@
 //! Where a recorded step asks for its buffers, and where it uses each of them last.
 //!
-//! A buffer can be used on several threads, so what a use writes lies behind a lock. In a step that is not
-//! recorded a use reads one flag, and a request or a drop reads nothing.
+//! A buffer can be used on several threads, so what a use writes lies behind a lock. A request takes no lock. In a
+//! step that is not recorded a use reads one flag, and a request or a drop reads nothing.
 
 #![forbid(unsafe_code)]
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::ordered::OrderedSet;
+use crate::spans::Spans;
 
 /// A request of a recorded step, beside its [`StepEvent::Alloc`](crate::StepEvent::Alloc).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct LastUse {
     pub call_site: &'static Location<'static>,
 }
 
-/// The recording of one region's open step.
+/// The uses in one region's open step.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     /// Whether a step is recorded. Who uses one of its buffers got that after this was set, which is all the
@@ -45,55 +46,43 @@ pub(crate) struct Uses {
     records: AtomicBool,
     /// Events of the step so far. A thread that uses a buffer sees at least the buffer's own request.
     events: AtomicUsize,
-    recording: Mutex<Recording>,
+    finder: Mutex<Finder>,
 }
 
 impl Uses {
-    fn lock(&self) -> MutexGuard<'_, Recording> {
-        self.recording.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Finder> {
+        self.finder.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A recorded step begins; it is written to `recording`.
-    pub(crate) fn begin(&self, recording: Recording) {
-        *self.lock() = recording;
+    /// A recorded step begins.
+    pub(crate) fn begin(&self, finder: Finder) {
+        *self.lock() = finder;
         self.records.store(true, Ordering::Relaxed);
     }
 
     /// It ends. `None` if none was open.
-    pub(crate) fn end(&self) -> Option<Recording> {
+    pub(crate) fn end(&self) -> Option<Finder> {
         let ended = self.records.swap(false, Ordering::Relaxed);
         ended.then(|| std::mem::take(&mut *self.lock()))
     }
 
     /// So many events were logged.
+    #[inline]
     pub(crate) fn set_events(&self, events: usize) {
         self.events.store(events, Ordering::Relaxed);
     }
 
-    /// A request was served with `bytes` bytes from `address` on.
-    pub(crate) fn note_request(
-        &self,
-        address: u64,
-        bytes: u64,
-        call_site: &'static Location<'static>,
-    ) {
-        if self.records.load(Ordering::Relaxed) {
-            self.lock().push(address, bytes, call_site);
-        }
-    }
-
-    /// The last request is taken back, which leaves so many events.
-    pub(crate) fn take_back(&self, events: usize) {
-        if self.records.load(Ordering::Relaxed) {
-            self.lock().pop();
-            self.set_events(events);
-        }
+    /// The last request is taken back. It had this number and these bytes.
+    pub(crate) fn take_back(&self, number: usize, span: (u64, u64)) {
+        self.lock().take_back(number, span);
     }
 
     /// These bytes are now those of a buffer that is no part of the step.
     pub(crate) fn forget(&self, address: u64, bytes: u64) {
         if self.records.load(Ordering::Relaxed) {
-            self.lock().forget(address, address + bytes);
+            let mut finder = self.lock();
+            finder.index_all();
+            finder.remove(address, address + bytes);
         }
     }
 
@@ -122,32 +111,99 @@ impl Uses {
         if bytes == 0 {
             return; // An empty buffer's address may be another's.
         }
-        let mut recording = self.lock();
-        let Some(request) = recording.find(address) else { return };
+        let mut finder = self.lock();
+        let Some(last_use) = finder.find(address) else { return };
         let before_event = self.events.load(Ordering::Relaxed);
         // Of two threads the later one may know fewer events.
-        let known = request.last_use.map_or(0, |last| last.before_event);
+        let known = last_use.map_or(0, |last| last.before_event);
         if taken || before_event > known {
-            request.last_use = Some(LastUse { before_event: before_event.max(known), call_site });
+            *last_use = Some(LastUse { before_event: before_event.max(known), call_site });
         }
     }
 }
 
-/// The requests of a recorded step, and where each lies.
+/// Which request has a byte, and the last uses so far.
+#[derive(Debug, Default)]
+pub(crate) struct Finder {
+    /// Of each request; there is none before the first step is recorded.
+    spans: Option<Arc<Spans>>,
+    /// Of the first so many requests those whose bytes no later one has, by (first byte, number). It is made
+    /// when a use asks for it.
+    index: OrderedSet,
+    indexed: usize,
+    last_uses: Vec<Option<LastUse>>,
+}
+
+impl Finder {
+    const fn new() -> Self {
+        Self { spans: None, index: OrderedSet::new(), indexed: 0, last_uses: Vec::new() }
+    }
+
+    /// The last use of the newest request that has the byte at `address`. A buffer that is alive shares no byte
+    /// with a newer one.
+    fn find(&mut self, address: u64) -> Option<&mut Option<LastUse>> {
+        self.index_all();
+        let (_, number) = self.index.last_before((address, u64::MAX))?;
+        let number = place(number);
+        if address < self.end_of(number) { Some(&mut self.last_uses[number]) } else { None }
+    }
+
+    fn span(&self, number: usize) -> Option<(u64, u64)> {
+        self.spans.as_ref()?.get(number)
+    }
+
+    fn end_of(&self, number: usize) -> u64 {
+        self.span(number).map_or(0, |(_, end)| end)
+    }
+
+    fn index_all(&mut self) {
+        while let Some((start, end)) = self.span(self.indexed) {
+            self.remove(start, end);
+            if start < end {
+                self.index.insert((start, self.indexed as u64), 0);
+            }
+            self.indexed += 1;
+        }
+        self.last_uses.resize(self.indexed, None);
+    }
+
+    fn take_back(&mut self, number: usize, (start, end): (u64, u64)) {
+        if number < self.indexed {
+            self.remove(start, end);
+            self.indexed = number;
+            self.last_uses.truncate(number);
+        }
+    }
+
+    /// Takes the requests that have one of these bytes out of the index.
+    fn remove(&mut self, start: u64, end: u64) {
+        if start == end {
+            return; // It has no byte.
+        }
+        if let Some(before) = self.index.last_before((start, 0))
+            && self.end_of(place(before.1)) > start
+        {
+            self.index.remove(before);
+        }
+        while let Some(first) = self.index.first_from((start, 0))
+            && first.0 < end
+        {
+            self.index.remove(first);
+        }
+    }
+}
+
+/// The requests of a recorded step, as its log has them.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
     requests: Vec<RecordedRequest>,
-    /// First byte, and the one after the last, of each.
-    spans: Vec<(u64, u64)>,
-    /// Of the first so many requests those whose bytes no later one has, by (first byte, number). It is made
-    /// when a use asks for it, so that a request is quick.
-    index: OrderedSet,
-    indexed: usize,
+    /// Room for the next step that is recorded here; while one runs, another has the finder.
+    finder: Finder,
 }
 
 impl Recording {
     pub(crate) const fn new() -> Self {
-        Self { requests: Vec::new(), spans: Vec::new(), index: OrderedSet::new(), indexed: 0 }
+        Self { requests: Vec::new(), finder: Finder::new() }
     }
 
     /// The host memory of a record that is kept.
@@ -161,71 +217,51 @@ impl Recording {
 
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
-        self.spans.clear();
-        self.index.clear();
-        self.indexed = 0;
     }
 
-    fn push(&mut self, address: u64, bytes: u64, call_site: &'static Location<'static>) {
+    /// A step begins. What finds its uses shares the places of its requests.
+    pub(crate) fn begin(&mut self) -> Finder {
+        self.requests.clear();
+        let mut finder = std::mem::take(&mut self.finder);
+        let spans = finder.spans.get_or_insert_default();
+        spans.truncate(0);
+        self.finder.spans = Some(Arc::clone(spans));
+        finder.index.clear();
+        finder.indexed = 0;
+        finder.last_uses.clear();
+        finder
+    }
+
+    /// It ends.
+    pub(crate) fn end(&mut self, finder: Finder) {
+        for (request, last_use) in self.requests.iter_mut().zip(&finder.last_uses) {
+            request.last_use = *last_use;
+        }
+        self.finder = finder;
+    }
+
+    /// A request was served with `bytes` bytes from `address` on.
+    pub(crate) fn push(&mut self, address: u64, bytes: u64, call_site: &'static Location<'static>) {
         self.requests.push(RecordedRequest { call_site, last_use: None });
-        self.spans.push((address, address + bytes));
-    }
-
-    fn pop(&mut self) {
-        self.requests.pop();
-        let last = self.spans.pop();
-        if let Some((start, end)) = last.filter(|_| self.indexed > self.spans.len()) {
-            self.forget(start, end);
-            self.indexed = self.spans.len();
+        if let Some(spans) = &self.finder.spans {
+            spans.push(address, address + bytes);
         }
     }
 
-    /// The newest request that has the byte at `address`. A buffer that is alive shares no byte with a newer
-    /// one.
-    fn find(&mut self, address: u64) -> Option<&mut RecordedRequest> {
-        self.index_all();
-        let (_, number) = self.index.last_before((address, u64::MAX))?;
-        let number = place(number);
-        if address < self.spans[number].1 { self.requests.get_mut(number) } else { None }
-    }
-
-    fn index_all(&mut self) {
-        while let Some(&(start, end)) = self.spans.get(self.indexed) {
-            self.remove(start, end);
-            if start < end {
-                self.index.insert((start, self.indexed as u64), 0);
-            }
-            self.indexed += 1;
-        }
-    }
-
-    fn forget(&mut self, start: u64, end: u64) {
-        self.index_all();
-        self.remove(start, end);
-    }
-
-    /// Takes the requests that have one of these bytes out of the index.
-    fn remove(&mut self, start: u64, end: u64) {
-        if start == end {
-            return; // It has no byte.
-        }
-        if let Some(before) = self.index.last_before((start, 0))
-            && self.spans[place(before.1)].1 > start
-        {
-            self.index.remove(before);
-        }
-        while let Some(first) = self.index.first_from((start, 0))
-            && first.0 < end
-        {
-            self.index.remove(first);
-        }
+    /// The last request is taken back: its number and its bytes.
+    pub(crate) fn pop(&mut self) -> Option<(usize, (u64, u64))> {
+        self.requests.pop()?;
+        let (number, spans) = (self.requests.len(), self.finder.spans.as_ref()?);
+        let span = spans.get(number)?;
+        spans.truncate(number);
+        Some((number, span))
     }
 }
 
 impl Clone for Recording {
     /// The requests alone: where they lay is of no use once the step has ended.
     fn clone(&self) -> Self {
-        Self { requests: self.requests.clone(), ..Self::default() }
+        Self { requests: self.requests.clone(), finder: Finder::new() }
     }
 }
 
@@ -273,6 +309,7 @@ mod tests {
             changes in prop::collection::vec(change(), 1..80),
         ) {
             let (mut recording, mut alive) = (Recording::default(), Vec::<(usize, u64, u64)>::new());
+            let mut finder = recording.begin();
             // A request that is taken back took no byte of a buffer that was alive.
             let (mut requests, mut may_pop) = (0, false);
             let apart = |start: u64, end: u64| move |&(_, from, to): &(usize, u64, u64)| {
@@ -289,20 +326,22 @@ mod tests {
                         requests += 1;
                     }
                     Change::Pop if std::mem::take(&mut may_pop) => {
-                        recording.pop();
+                        let (number, span) = recording.pop().unwrap();
+                        finder.take_back(number, span);
                         requests -= 1;
                         alive.retain(|&(number, ..)| number < requests);
                     }
                     Change::Forget(start, end) => {
-                        recording.forget(start, end);
+                        finder.index_all();
+                        finder.remove(start, end);
                         alive.retain(apart(start, end));
                     }
                     Change::Pop => {}
                     Change::Find => for address in 0..75 {
                         let has = |&&(_, from, to): &&(usize, u64, u64)| from <= address && address < to;
                         let expected = alive.iter().find(has).map(|&(number, ..)| number);
-                        let found = recording.find(address).map(|found| &raw const *found);
-                        let place = |number: usize| &raw const recording.requests[number];
+                        let found = finder.find(address).map(|found| &raw const *found);
+                        let place = |number: usize| &raw const finder.last_uses[number];
                         prop_assert_eq!(found, expected.map(place), "{} in {:?}", address, alive);
                     }
                 }

@@ -77,7 +77,7 @@ pub use bound::{Bound, lower_bound};
 pub use draw::draw;
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
-pub use planned_run::{PlannedKind, PlannedRun, RunFileError};
+pub use planned_run::{PlannedKind, PlannedRun, RunFileError, saved_plans};
 pub use record::{PlannedStep, StepError, slot_table, trace_of};
 pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};

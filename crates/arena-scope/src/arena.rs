@@ -3,6 +3,8 @@
 mod plans;
 mod watching;
 
+pub use watching::RunDemand;
+
 use std::fmt;
 
 use arena_core::for_scopes::Steps;

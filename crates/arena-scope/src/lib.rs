@@ -121,6 +121,7 @@ pub mod plan {
 
 /// What a step did: its signature, and the record of its requests.
 pub mod record {
+    pub use crate::arena::RunDemand;
     pub use arena_core::{LastUse, RecordedRequest, StepEvent, StepLog, StepSignature};
 }
 

@@ -47,6 +47,11 @@ impl Watched {
         self.fresh = true;
     }
 
+    /// The highest cursor of the first of its steps.
+    pub(crate) fn high_water_bytes(&self) -> Option<u64> {
+        self.was_seen().then_some(self.figures.high_water_bytes)
+    }
+
     /// Host memory beside itself.
     pub(crate) fn host_bytes(&self) -> u64 {
         self.reference.host_bytes()
@@ -94,6 +99,11 @@ impl Observer {
     /// The requests, drops and scopes of the first step of a kind, if each is recorded.
     pub(crate) fn recorded(&self, watched: &Watched) -> Option<StepLog> {
         (self.records && !watched.reference.is_empty()).then(|| watched.reference.clone())
+    }
+
+    /// Whether each step is recorded.
+    pub(crate) const fn records(&self) -> bool {
+        self.records
     }
 
     /// A kind is forgotten.

@@ -112,7 +112,13 @@ impl<D: Device> State<D> {
         }
         let watch = self.begin_watch(options.key());
         // SAFETY: as in `open_root`.
-        unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }
+        let frame =
+            unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }?;
+        if self.observer.borrow().as_ref().is_some_and(Observer::records) {
+            let StepKey { name, variant } = options.key();
+            self.steps.set_kind(Some((name, variant)));
+        }
+        Ok(frame)
     }
 
     /// Opens a scope inside the one of depth `parent_depth`. On an error nothing is open that was not.
@@ -163,6 +169,7 @@ impl<D: Device> State<D> {
     /// Observes root scopes anew from now on.
     pub(crate) fn set_observer(&mut self, observer: Option<Observer>) {
         self.watches |= observer.is_some();
+        self.steps.record_demand(observer.as_ref().is_some_and(Observer::records));
         *self.observer.get_mut() = observer;
         self.kinds.get_mut().stop_watching();
     }
@@ -184,6 +191,7 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn end_watch(&self) {
         let (step, log) = (self.steps.last_step(), self.steps.take_log());
+        self.steps.set_kind(None);
         let (recorded, key) = (log.is_some(), self.root.get());
         let (mut observer, mut kinds) = (self.observer.borrow_mut(), self.kinds.borrow_mut());
         kinds.change(key, |kind| {

@@ -30,10 +30,13 @@ pub struct Arguments {
     /// How the buffers of a step are placed
     #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
     pub placement: PlacementName,
-    /// Follow a plan, so that a step needs only the bytes that are live at once. With a file: read the plan of
-    /// training steps from it, or write the plan to it if it does not exist
+    /// Follow plans, so that a step needs only the bytes that are live at once. With a file: read the plans of all
+    /// kinds of step from it, or write them to it if it does not exist
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub plan: Option<Option<PathBuf>>,
+    /// Print where dropping a step's buffers earlier would lower the peaks of the plans, and train nothing
+    #[arg(long)]
+    pub advice: bool,
     /// What a scope does with its bytes when it closes
     #[arg(long, value_enum, default_value_t = ResetName::Keep)]
     pub reset: ResetName,
@@ -221,15 +224,15 @@ impl Arguments {
         }
     }
 
-    /// Whether steps follow a plan.
+    /// Whether steps follow plans.
     #[must_use]
     pub const fn planned(&self) -> bool {
         self.plan.is_some()
     }
 
-    /// The file of the plan, if one is named.
+    /// The file of the plans, if one is named.
     #[must_use]
-    pub fn saved_plan(&self) -> Option<&Path> {
+    pub fn saved_plans(&self) -> Option<&Path> {
         self.plan.as_ref()?.as_deref()
     }
 

@@ -219,6 +219,23 @@ impl<T: Pod, D: Device> Transient<'_, T, D> {
         self.note_taken();
         self.access().into_elements()
     }
+
+    /// The elements as a slice on a device whose memory the host can use, and `None` on any other: see
+    /// [`View::host`].
+    #[must_use]
+    #[track_caller]
+    pub fn host(&self) -> Option<&[T]> {
+        self.note_taken();
+        self.shared().host_elements()
+    }
+
+    /// The same as a mutable slice.
+    #[must_use]
+    #[track_caller]
+    pub fn host_mut(&mut self) -> Option<&mut [T]> {
+        self.note_taken();
+        self.access().into_host_elements()
+    }
 }
 
 impl<T, D: Device> Drop for Transient<'_, T, D> {

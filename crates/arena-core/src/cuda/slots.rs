@@ -56,19 +56,21 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// [`ErrorKind::NoSlots`] when `count` is 0; as for [`RawArena::persistent`](crate::RawArena::persistent); or the
     /// driver's refusal.
+    #[track_caller]
     pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
         if count == 0 {
             return Err(ErrorKind::NoSlots.into());
         }
         let region = steps.region_arc();
         let stream = region.device().new_stream()?;
-        let slots = (0..count).map(|_| {
+        let mut slots = Vec::with_capacity(count);
+        for _ in 0..count {
+            // Not in a closure, which would be named in place of the caller.
             let buffer = steps.persistent(len, Alignment::DEFAULT, 0)?;
             let transfer = Transfer::new(&region, len)?;
             let read = region.device().new_event()?;
-            Ok(Slot { transfer, buffer, read, is_read_recorded: false })
-        });
-        let slots = slots.collect::<Result<Vec<_>, Error>>()?;
+            slots.push(Slot { transfer, buffer, read, is_read_recorded: false });
+        }
         Ok(Self { slots, stream, region, filled: 0, taken: 0, waits: 0 })
     }
 

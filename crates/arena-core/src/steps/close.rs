@@ -221,10 +221,10 @@ impl<D: Device> Steps<D> {
         }
         self.log_event(StepEvent::Close);
         if root {
-            if let Some(recording) = self.region.uses().end()
+            if let Some(finder) = self.region.uses().end()
                 && let Some(log) = self.log.borrow_mut().as_mut()
             {
-                log.set_recording(recording);
+                log.end(finder);
             }
             signature = signature.or_else(|| self.signs.get().then(|| self.running.finish()));
             self.plans.end();

@@ -176,8 +176,10 @@ impl<D: Device> Steps<D> {
                 self.running.restore(if repeats { self.signed_before.get() } else { signed });
             }
             if let Some(log) = self.log.borrow_mut().as_mut() {
-                log.pop();
-                self.region.uses().take_back(log.events().len());
+                if let Some((number, span)) = log.pop_request() {
+                    self.region.uses().take_back(number, span);
+                }
+                self.region.uses().set_events(log.events().len());
             }
             // In a capture the device was not called, and a clearing would become part of the graph.
             if let (Some(value), None, false) =

@@ -141,7 +141,8 @@ impl<D: Device> Steps<D> {
         let room_bytes = self.zones.floor_bytes() - start_bytes;
         if needs_bytes <= room_bytes {
             if let Some(demand) = &self.demand {
-                demand.borrow_mut().note_cursor(start_bytes + needs_bytes);
+                // It is asked for under a plan as well.
+                demand.borrow_mut().note_cursor_of(None, start_bytes + needs_bytes);
             }
             return Ok(());
         }
@@ -188,7 +189,7 @@ impl<D: Device> Steps<D> {
         self.running.restart(plan_id);
         self.signs.set(planned || !matches!(watch, Watch::Nothing));
         if let Watch::Record(mut log) = watch {
-            self.region.uses().begin(log.take_recording());
+            self.region.uses().begin(log.begin());
             *self.log.borrow_mut() = Some(log);
             self.log_event(StepEvent::Open);
         }

@@ -12,7 +12,6 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::layout::{Span, bytes_of};
 use crate::packed::{MAX_ELEMENTS, NO_SLOT};
-use crate::step_log::StepEvent;
 
 impl<D: Device> Steps<D> {
     /// A transient buffer of `len` elements with unspecified but initialised contents, asked for in the
@@ -139,19 +138,28 @@ impl<D: Device> Steps<D> {
             (address, self.offset_of(address), slot)
         };
         if self.signs.get() {
-            self.note_request(offset_bytes, bytes, alignment);
-            self.region.uses().note_request(address, bytes, asked.call_site);
+            self.note_request(address, offset_bytes, bytes, alignment, asked);
         }
         Ok((address, slot))
     }
 
     /// Signs a request that was served, and logs it if the step is recorded.
-    fn note_request(&self, offset_bytes: u64, bytes: u64, alignment: Alignment) {
+    fn note_request(
+        &self,
+        address: u64,
+        offset_bytes: u64,
+        bytes: u64,
+        alignment: Alignment,
+        asked: Asked,
+    ) {
         self.signed_before.set(self.running.snapshot());
         if bytes > 0 {
             self.running.add(offset_bytes, bytes, alignment, self.depth());
         }
-        self.log_event(StepEvent::Alloc { offset_bytes, bytes, alignment });
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            log.push_request(address, (offset_bytes, bytes, alignment), asked.call_site);
+            self.region.uses().set_events(log.events().len());
+        }
     }
 
     /// Empty requests take no room, and no slot.

@@ -4,9 +4,7 @@
 use arena_core::cudarc::driver::{DevicePtr, PushKernelArg};
 use arena_core::cudarc::nvrtc::Ptx;
 use arena_core::for_scopes::{Steps, Watch};
-use arena_core::{
-    Alignment, ByteSize, Cuda, Device, LastUse, Placement, Reset, StepLog, Transient,
-};
+use arena_core::{Alignment, ByteSize, Cuda, LastUse, Placement, Reset, StepLog, Transient};
 use cuda_standin::Standin;
 
 const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx");

@@ -2,6 +2,7 @@
 
 mod advice;
 mod draw;
+mod exact_capacity;
 mod files;
 mod formats;
 mod limits;

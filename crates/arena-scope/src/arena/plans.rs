@@ -3,6 +3,7 @@
 use arena_core::{DeviationSite, Deviations, Device, Error, SlotTable, Span, StepLog};
 
 use super::Arena;
+use crate::options::ScopeOptions;
 use crate::planner::{Planner, Planning};
 use crate::step_key::StepKey;
 
@@ -68,6 +69,35 @@ impl<D: Device> Arena<D> {
     pub fn share_plan(&mut self, key: impl Into<StepKey>, with: impl Into<StepKey>) -> bool {
         self.state.settle_all();
         self.state.share_plan(key.into(), with.into())
+    }
+
+    /// Options for a root scope of this key, which refuse a step for which there is no room before it begins. Its need
+    /// is what the arena knows of the key: the bytes of its plan, or else what the first observed step of it took. Of a
+    /// key that the arena does not know nothing is asked.
+    ///
+    /// No scope asks for this by itself: a step that happens to be shorter would be refused although it fits. A
+    /// step that follows a plan does not need it either, for the plan's bytes are taken when its scope opens.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.observe(None);
+    /// arena.scope_named("train", |step| step.alloc::<u8>(3000).map(drop))?;
+    /// let _kept = arena.persistent::<u8>(2000)?; // it lies where the step was
+    /// let refused = arena.scope_with(arena.options("train"), |_| -> Result<(), arena_scope::Error> {
+    ///     unreachable!("the step does not begin")
+    /// });
+    /// assert!(refused.is_err_and(|error| error.is_exhausted()));
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn options(&self, key: impl Into<StepKey>) -> ScopeOptions {
+        let key = key.into();
+        let planned = self.plan_span(key).map(|span| span.end_bytes);
+        let seen = || self.state.kinds.borrow().get(key)?.watched.high_water_bytes();
+        let mark_bytes = self.state.steps.stats().mark_bytes;
+        let end_bytes = planned.or_else(seen).unwrap_or(mark_bytes);
+        ScopeOptions::from(key).needs(end_bytes.saturating_sub(mark_bytes))
     }
 
     /// Lets `planner` make plans while the loop runs. It is asked for the plan of each kind of step. If it has none,

@@ -179,6 +179,7 @@ impl<D: Device> State<D> {
             if let Some(observer) = observer {
                 observer.forget(&kind.watched);
             }
+            self.steps.forget_kind((key.name, key.variant));
         }
     }
 }

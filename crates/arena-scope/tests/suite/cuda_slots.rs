@@ -450,3 +450,13 @@ fn slots_and_queues_of_none_are_refused_and_an_empty_slot_gives_no_batch() {
     let refused = slots.next().map(drop).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NotFilled), "{refused}");
 }
+
+#[test]
+fn slots_that_do_not_fit_name_the_call_that_asked_for_them() {
+    let _standin = Standin::load().unwrap();
+    let device = arena_scope::Cuda::new(0).unwrap();
+    let arena = crate::common::arena(device, 1024).unwrap();
+    let (line, refused) = (line!(), arena.input_slots::<u8>(2, 1000).unwrap_err());
+    let site = refused.as_exhausted().and_then(|full| full.call_site).expect("it is named");
+    assert_eq!((site.file(), site.line()), (file!(), line));
+}

@@ -32,6 +32,7 @@ mod rust_soundness;
 mod scenario_table;
 mod scope_order;
 mod shuffled;
+mod sites;
 mod size;
 mod stale;
 mod step_buffer_programs;

@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 
 use arena_scope::{Cuda, Reset};
 use arena_train::backend::host::AdamConfig;
-use arena_train::capacity;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::optimizer::Optimizer;
+use arena_train::planning;
 use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
 use cuda_standin::Standin;
 
@@ -52,8 +52,8 @@ fn a_steady_step_makes_nothing_and_waits_once() {
         };
         let device = Cuda::new(0).unwrap();
         let backend = crate::cuda_common::backend(&device);
-        let demand = capacity::demand(&device, &backend, &config, &data, false, None).unwrap();
-        let capacity = capacity::choose(&demand, None, &config).unwrap();
+        let run = planning::probe(&device, &backend, &config, &data).unwrap();
+        let capacity = run.bumped_capacity();
         let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
 
         if !standin.is_real_driver() {

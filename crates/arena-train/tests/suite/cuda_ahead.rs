@@ -6,16 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
 use crate::cuda_common::{assert_near, backend, bits};
-use arena_scope::{Cuda, Host, Placement, Reset};
+use arena_scope::{Arena, Cuda, Host, Placement, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::{AdamConfig, SgdConfig};
-use arena_train::capacity;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{
     AheadConfig, EVALUATE, Evaluation, Per, RunConfig, TRAIN, Trained, Trainer,
 };
+use arena_train::{heap, planning};
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
 
@@ -61,14 +61,14 @@ fn placed(
 ) -> Trainer<arena_train::backend::CudaBackend> {
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
-    let demand = capacity::demand(&device, &backend, config, &data(), planned, None).unwrap();
-    let capacity = capacity::choose(&demand, None, config).unwrap();
-    let mut trainer =
-        Trainer::with_placement(device, backend, config.clone(), capacity, placement).unwrap();
-    if planned {
-        trainer.install(&demand.plans).unwrap();
+    let mut run = planning::probe(&device, &backend, config, &data()).unwrap();
+    if !planned {
+        run = run.without_plans();
     }
-    trainer
+    let builder = Arena::builder(device).reset(config.reset).placement(placement);
+    let mut arena = run.build_with(builder).unwrap();
+    arena.observe(Some(heap::own_allocations));
+    Trainer::on(arena, backend, config.clone()).unwrap()
 }
 
 #[derive(Debug)]
@@ -132,8 +132,8 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
 
     let on_host = in_pool(|| {
         let (config, backend) = (config(optimizer, reset, None), HostBackend::new(2));
-        let demand = capacity::demand(&Host::new(), &backend, &config, &data(), false, None);
-        let capacity = capacity::choose(&demand.unwrap(), None, &config).unwrap();
+        let run = planning::probe(&Host::new(), &backend, &config, &data()).unwrap();
+        let capacity = run.bumped_capacity();
         let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
         let mut losses = Vec::new();
         let stop = AtomicBool::new(false);
@@ -316,6 +316,7 @@ fn the_device_has_the_next_step_queued_while_the_host_reads_a_loss() {
 #[case::launch("cuGraphLaunch", "not replayed")]
 fn a_refused_graph_leaves_ordinary_steps(#[case] call: &str, #[case] what: &str) {
     let standin = Standin::load().unwrap();
+    standin.needed_for("failures");
     let plain = run(&config(adam(), Reset::Zero, ahead(false, 2)));
     standin.reset(0);
     let config = config(adam(), Reset::Zero, ahead(true, 2));
@@ -335,6 +336,7 @@ fn a_refused_graph_leaves_ordinary_steps(#[case] call: &str, #[case] what: &str)
 #[test]
 fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("failures");
     let plain = run(&config(adam(), Reset::Zero, ahead(false, 1)));
     standin.reset(0);
     let mut trainer = trainer(&config(adam(), Reset::Zero, ahead(true, 1)));
@@ -359,6 +361,7 @@ fn a_step_that_fails_while_it_is_captured_runs_in_the_ordinary_way() {
 #[test]
 fn after_a_step_that_failed_the_run_goes_on_from_there() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("failures");
     let plain = run(&config(adam(), Reset::Keep, ahead(false, 1)));
     standin.reset(0);
     let mut trainer = trainer(&config(adam(), Reset::Keep, ahead(false, 1)));

@@ -7,14 +7,15 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
 use crate::cuda_common::{assert_near, backend, bits};
+use arena_plan::PlannedRun;
 use arena_scope::{Arena, ByteSize, Cuda, Host, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
-use arena_train::capacity::{self, StepNeeds};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
+use arena_train::planning;
 use arena_train::training::{Per, RunConfig, Trained, Trainer};
 use cuda_standin::{Mode, Standin};
 use cudarc::driver::CudaContext;
@@ -115,8 +116,8 @@ fn config(per: Per, reset: Reset) -> RunConfig {
 
 /// Trains and evaluates: what training says, each loss, and the hits.
 fn train<B: Backend>(device: B::Device, backend: B, config: RunConfig) -> (Trained, Vec<f32>, u64) {
-    let demand = capacity::demand(&device, &backend, &config, &DATA, false, None).unwrap();
-    let capacity = capacity::choose(&demand, None, &config).unwrap();
+    let run = planning::probe(&device, &backend, &config, &DATA).unwrap();
+    let capacity = run.bumped_capacity();
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
     let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss)).unwrap();
@@ -191,17 +192,17 @@ fn a_step_without_room_is_refused_before_its_first_kernel(
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
     let needed = |config: &RunConfig| {
-        capacity::demand(&device, &backend, config, &DATA, false, None).unwrap()
+        planning::probe(&device, &backend, config, &DATA).unwrap().without_plans()
     };
     let config = RunConfig { steps: Some(2), ..config(per, Reset::Keep) };
-    let steps = needed(&config).steps;
+    let run = needed(&config);
     let smaller = RunConfig { batch: 2, ..config.clone() };
-    let capacity = ByteSize::bytes_exact(needed(&smaller).capacity_bytes);
+    let capacity = needed(&smaller).capacity();
 
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
-    let mut launches = |needs: Option<StepNeeds>| {
-        if let Some(needs) = needs {
-            trainer.set_needs(needs);
+    let mut launches = |needs: Option<PlannedRun>| {
+        if let Some(run) = needs {
+            trainer.set_needs(run);
         }
         standin.clear_calls();
         let error = trainer.train(&DATA.train, &AtomicBool::new(false), |_| ()).unwrap_err();
@@ -209,7 +210,7 @@ fn a_step_without_room_is_refused_before_its_first_kernel(
         if standin.is_real_driver() { None } else { Some(standin.calls("cuLaunchKernel")) }
     };
     assert_ne!(launches(None), Some(0), "a need that nobody knows is not refused");
-    assert_eq!(launches(Some(steps)).unwrap_or(0), 0);
+    assert_eq!(launches(Some(run)).unwrap_or(0), 0);
 }
 
 /// A backend for one arena does not touch the buffers of another stream's.

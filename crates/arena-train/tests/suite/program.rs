@@ -76,6 +76,17 @@ fn a_planned_run_tells_its_plan_and_that_it_kept_to_it() {
     assert_eq!(summary["deviation_sites"], serde_json::json!([]));
 }
 
+// Each kind of step is at its optimum: a change that keeps a buffer too long shows here, with its line.
+#[test]
+fn no_earlier_drop_would_lower_the_peaks_of_the_steps() {
+    let output = run(&["--advice"]);
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let kinds: Vec<_> = told.lines().filter(|line| line.starts_with('`')).collect();
+    assert_eq!(kinds.len(), 4, "whole batches and the last one, training and evaluation:\n{told}");
+    assert!(told.lines().all(|line| line.ends_with("and no earlier drop saves a byte")), "{told}");
+}
+
 #[rstest]
 #[case::without(&[], (false, None))]
 #[case::alone(&["--plan"], (true, None))]
@@ -86,7 +97,7 @@ fn a_plan_is_followed_with_or_without_a_file(
     #[case] expected: (bool, Option<&str>),
 ) {
     let arguments = Arguments::parse_from([&["arena-train"], arguments].concat());
-    let (planned, file) = (arguments.planned(), arguments.saved_plan());
+    let (planned, file) = (arguments.planned(), arguments.saved_plans());
     assert_eq!((planned, file), (expected.0, expected.1.map(std::path::Path::new)));
 }
 
@@ -200,6 +211,21 @@ fn a_batch_larger_than_any_dataset_is_one_step() {
         let output = run(&["--device", "probe", "--plan", "--batch", batch]);
         assert!(output.status.success(), "{batch}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn saved_plans_are_taken_and_those_of_another_run_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.plans");
+    let planned =
+        |batch| run(&["--device", "probe", "--plan", path.to_str().unwrap(), "--batch", batch]);
+    let (solved, loaded) = (planned("64"), planned("64"));
+    assert!(solved.status.success() && loaded.status.success(), "{}", text(&loaded.stderr));
+    assert_eq!(text(&loaded.stdout), text(&solved.stdout));
+    let refused = planned("37");
+    assert_eq!(refused.status.code(), Some(1));
+    let told = text(&refused.stderr);
+    assert!(told.contains("run.plans") && told.contains("is of another program"), "{told}");
 }
 
 /// The files that a run of one step writes, with a plan, and the arguments for them.

@@ -23,9 +23,10 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 pub(super) fn shared(ordinal: usize, device: &str) -> Result<Arc<CudaContext>, DeviceError> {
     let refused = |failure: Failure| failure.on(device);
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // The last one: an object may outlive a context that was reset.
     let known = made
         .iter()
-        .position(|context| context.upgrade().is_some_and(|context| context.ordinal() == ordinal));
+        .rposition(|context| context.upgrade().is_some_and(|context| context.ordinal() == ordinal));
     if let Some(context) = known.and_then(|known| made[known].upgrade())
         && is_active(ordinal).map_err(refused)?
     {

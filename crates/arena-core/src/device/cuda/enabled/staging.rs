@@ -54,10 +54,10 @@ impl Staging {
         let start_bytes = part.used_bytes;
         let len = from.len().min(PART_BYTES - start_bytes);
         part.used_bytes += len;
-        // SAFETY: the bytes lie inside the part.
+        // SAFETY: the part has as many bytes as `PART_BYTES`, and these lie among them.
         let to = unsafe { part.memory.start().add(start_bytes) };
-        // SAFETY: they lie behind those that were taken since the part was free, and before it is free again nobody
-        // else gets them; `from` is not ours.
+        // SAFETY: these bytes lie behind those that were taken since the part was free, and before it is free again
+        // nobody else gets them; `from` is not ours.
         unsafe { to.copy_from_nonoverlapping(from.as_ptr(), len) };
         Ok(Staged { from: to, len })
     }
