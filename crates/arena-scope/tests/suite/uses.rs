@@ -4,10 +4,10 @@
 use arena_scope::device::Deferred;
 use arena_scope::record::LastUse;
 use arena_scope::{
-    Alignment, Arena, Device, Error, Host, Scope, StepBuffer, Transient, View, ViewMut,
+    Alignment, Arena, Device, Error, Host, Probe, Scope, StepBuffer, Transient, View, ViewMut,
 };
 
-use crate::common::{KIB, Outcome, builder, host};
+use crate::common::{KIB, Outcome, arena, builder, host};
 use crate::heap;
 
 const LEN: usize = 8;
@@ -31,7 +31,9 @@ fn assert_here(last_use: Option<LastUse>, event: usize, name: &str) {
 
 type Whole = fn(&Scope<'_, '_>, &mut Transient<'_, f32>);
 
-const WHOLE: [(&str, Whole); 6] = [
+const WHOLE: [(&str, Whole); 8] = [
+    ("host", |_, x| assert!(x.host().is_some())),
+    ("host_mut", |_, x| assert!(x.host_mut().is_some())),
     ("view", |_, x| assert!(!x.view().is_empty())),
     ("view_mut", |_, x| assert!(!x.view_mut().is_empty())),
     ("as_slice", |_, x| assert!(!x.as_slice().is_empty())),
@@ -51,6 +53,19 @@ fn each_access_to_a_buffer_is_a_use_of_it() -> Outcome {
         })?;
         assert_here(last, 4, name);
     }
+    Ok(())
+}
+
+#[test]
+fn to_ask_the_probe_for_a_slice_of_the_host_is_a_use_as_well() -> Outcome {
+    let mut probe = arena(Probe::like(&Host::new()), 64 * KIB)?;
+    let last = last_use(&mut probe, |step| {
+        let x = step.alloc::<f32>(LEN)?;
+        drop(step.alloc::<f32>(LEN)?);
+        assert!(x.host().is_none());
+        step.alloc::<f32>(LEN).map(drop)
+    })?;
+    assert_here(last, 4, "host");
     Ok(())
 }
 
@@ -77,7 +92,8 @@ fn a_buffer_without_a_lifetime_is_used_like_any_other() -> Outcome {
 
 type Shared = fn(&Scope<'_, '_>, View<'_, f32>);
 
-const SHARED: [(&str, Shared); 14] = [
+const SHARED: [(&str, Shared); 15] = [
+    ("host", |_, x| assert!(x.host().is_some())),
     ("as_slice", |_, x| assert!(!x.as_slice().is_empty())),
     ("address", |_, x| assert!(x.address() > 0)),
     ("mark_used", |_, x| x.mark_used()),
@@ -111,7 +127,10 @@ fn each_use_of_a_view_that_was_kept_is_a_use_of_its_buffer() -> Outcome {
 
 type Exclusive = fn(ViewMut<'_, f32>, View<'_, f32>);
 
-const EXCLUSIVE: [(&str, Exclusive); 15] = [
+const EXCLUSIVE: [(&str, Exclusive); 18] = [
+    ("host", |x, _| assert!(x.host().is_some())),
+    ("host_mut", |mut x, _| assert!(x.host_mut().is_some())),
+    ("into_host_mut", |x, _| assert!(x.into_host_mut().is_some())),
     ("as_slice", |x, _| assert!(!x.as_slice().is_empty())),
     ("as_mut_slice", |mut x, _| x.as_mut_slice().fill(0.0)),
     ("into_mut_slice", |x, _| x.into_mut_slice().fill(0.0)),
