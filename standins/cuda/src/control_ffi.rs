@@ -5,6 +5,7 @@ use crate::abi::{Address, Code, CuResult, Handle, In, Out, Text, TextOut};
 use crate::driver::{Driver, lock};
 use crate::leaks::Leaks;
 use crate::schedule::{Mode, Schedule};
+use crate::settings::Settings;
 use crate::work::{Fault, LibraryCall, Work};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -39,13 +40,55 @@ extern "C" fn standin_set_seed(seed: u64) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn standin_set_mode(eager: u32) {
+extern "C" fn standin_set_mode(mode: u32) {
     with(|d| {
-        d.schedule.mode = if eager != 0 { Mode::Eager } else { Mode::Deferred };
-        if eager != 0 {
+        d.schedule.mode = match mode {
+            0 => Mode::Deferred,
+            1 => Mode::Eager,
+            2 => Mode::Endless,
+            _ => Mode::Drawn,
+        };
+        if d.schedule.mode == Mode::Eager {
             d.run_until(|_| false);
         }
     });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_draws_threads(draws: u32) {
+    with(|d| d.settings.draws_threads = draws != 0);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_reuses_addresses(reuses: u32) {
+    with(|d| {
+        d.settings.reuses_addresses = reuses != 0;
+        d.memory.reuse_addresses(reuses != 0);
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_rounding(seed: u64) {
+    with(|d| d.settings.rounding = seed);
+}
+
+/// The seed of the device's arithmetic, for another library.
+#[unsafe(no_mangle)]
+extern "C" fn standin_rounding() -> u64 {
+    with(|d| d.settings.rounding)
+}
+
+/// Fails for a driver that the stand-in does not know.
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_driver_version(version: i32) -> u32 {
+    with(|d| {
+        let settings = Settings { driver_version: version, ..d.settings };
+        if settings.instruction_set().is_none() {
+            return Code::INVALID_VALUE.0;
+        }
+        d.settings = settings;
+        0
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -4,31 +4,7 @@ use crate::abi::{Code, CuResult, Handle};
 use crate::driver::Driver;
 use crate::memory::Kind;
 use crate::pool::Pool;
-
-/// What a test may set.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) total_bytes: u64,
-    /// Memory that somebody else is said to hold.
-    pub(crate) taken_bytes: u64,
-    pub(crate) capability: (i32, i32),
-    /// Whether stream-ordered allocation is supported.
-    pub(crate) pools: bool,
-    /// Whether `cuMemFree` waits for the device first.
-    pub(crate) free_waits: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            total_bytes: 8 << 30,
-            taken_bytes: 0,
-            capability: (9, 0),
-            pools: true,
-            free_waits: true,
-        }
-    }
-}
+use crate::settings::Settings;
 
 /// One fake device.
 #[derive(Debug)]

@@ -34,12 +34,13 @@ mod ptx;
 mod raw;
 mod real_driver;
 mod schedule;
+mod settings;
 mod stream;
 mod table;
 mod vmm;
 mod work;
 
-pub use control::{LoadError, Mode, Standin};
+pub use control::{Addresses, LoadError, Mode, Standin, Threads};
 pub use leaks::Leaks;
 pub use memory::FRESH_WORD;
 pub use real_driver::{NEEDS_STANDIN, REAL_DRIVER};

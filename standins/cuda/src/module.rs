@@ -4,7 +4,7 @@ use crate::abi::{Address, Code, CuResult, Handle};
 use crate::device::limits;
 use crate::driver::Driver;
 use crate::memory::{Kind, Owner, Phase, Visitor};
-use crate::ptx::{self, Grid, Kernel, Program};
+use crate::ptx::{self, Conditions, Grid, Kernel, Order, Program, Rounding};
 use crate::raw;
 use crate::work::Fault;
 use std::collections::BTreeMap;
@@ -202,15 +202,25 @@ impl Driver {
             let text = "a launch of a kernel whose module is unloaded".to_owned();
             return Err(Fault { code: Code::INVALID_HANDLE, text });
         };
-        let ranges = self.memory.reachable(visitor);
+        let order = match self.settings.draws_threads {
+            true => Order::drawn(self.schedule.draw_seed()),
+            false => Order::by_number(),
+        };
+        let conditions = Conditions {
+            ranges: self.memory.reachable(visitor),
+            order,
+            rounding: Rounding { seed: self.settings.rounding },
+            clock: self.kernel_clock,
+        };
         let outcome = ptx::execute(
             &function.program,
             function.kernel,
             &launch.grid,
             &launch.arguments,
-            ranges,
+            conditions,
         );
-        outcome.map_err(|fault| {
+        let name = function.name.to_string_lossy();
+        self.kernel_clock = outcome.map_err(|fault| {
             let code = match fault.kind {
                 ptx::FaultKind::IllegalAddress => Code::ILLEGAL_ADDRESS,
                 ptx::FaultKind::Misaligned => Code::MISALIGNED_ADDRESS,
@@ -218,10 +228,8 @@ impl Driver {
                 ptx::FaultKind::Assert => Code::ASSERT,
                 ptx::FaultKind::Stuck => Code::LAUNCH_TIMEOUT,
             };
-            Fault {
-                code,
-                text: format!("kernel {}: {}", function.name.to_string_lossy(), fault.text),
-            }
-        })
+            Fault { code, text: format!("kernel {name}: {}", fault.text) }
+        })?;
+        Ok(())
     }
 }

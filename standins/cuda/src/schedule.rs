@@ -20,6 +20,10 @@ pub(crate) enum Mode {
     Eager,
     /// Only when something waits, in an order drawn from the seed.
     Deferred,
+    /// Only when something waits, and a query is not enough.
+    Endless,
+    /// Also between any two calls, as far as the seed decides.
+    Drawn,
 }
 
 /// An operation and the context whose device it runs on.
@@ -121,9 +125,19 @@ impl Schedule {
         self.waiting.len()
     }
 
-    /// A coin toss: whether a device that nobody waits for gets something done meanwhile.
-    pub(crate) fn coin(&mut self) -> bool {
-        self.random.random_bool(0.5)
+    /// Whether a device that nobody waits for gets something done while somebody asks.
+    pub(crate) fn moves_on_a_query(&mut self) -> bool {
+        self.mode != Mode::Endless && self.random.random_bool(0.5)
+    }
+
+    /// Whether it gets another thing done between two calls.
+    pub(crate) fn moves_between_calls(&mut self) -> bool {
+        self.mode == Mode::Drawn && !self.ready.is_empty() && self.random.random_bool(0.5)
+    }
+
+    /// A number for what draws by itself.
+    pub(crate) fn draw_seed(&mut self) -> u64 {
+        self.random.random()
     }
 }
 

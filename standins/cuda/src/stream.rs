@@ -195,7 +195,7 @@ impl Driver {
 
     /// Whether the operation is done; while nobody waits, the device may or may not get on.
     pub(crate) fn poll(&mut self, op: OpId, context: Handle) -> CuResult<()> {
-        if !self.schedule.is_done(op) && self.schedule.coin() {
+        if !self.schedule.is_done(op) && self.schedule.moves_on_a_query() {
             self.step();
         }
         self.sound(context)?;

@@ -182,6 +182,11 @@ impl Driver {
         true
     }
 
+    /// What the device gets done before the next call, in the mode in which it does.
+    pub(crate) fn get_on(&mut self) {
+        while self.schedule.moves_between_calls() && self.step() {}
+    }
+
     /// Runs operations until the condition holds or nothing is left.
     pub(crate) fn run_until(&mut self, done: impl Fn(&Driver) -> bool) {
         while !done(self) && self.step() {}

@@ -5,9 +5,6 @@ use crate::driver::{Class, call};
 use crate::error_names::describe;
 use std::ffi::{c_char, c_int, c_void};
 
-/// CUDA 12.8.
-const DRIVER_VERSION: c_int = 12080;
-
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: u32) -> u32 {
     call("cuInit", Class::Anytime, |d| {
@@ -24,7 +21,7 @@ extern "C" fn cuInit(flags: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> u32 {
-    call("cuDriverGetVersion", Class::Anytime, |_| version.set(DRIVER_VERSION))
+    call("cuDriverGetVersion", Class::Anytime, |d| version.set(d.settings.driver_version))
 }
 
 #[unsafe(no_mangle)]

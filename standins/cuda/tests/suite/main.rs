@@ -9,6 +9,7 @@ mod matrix_products;
 mod network_kernels;
 mod nvrtc;
 mod ordering;
+mod races;
 mod readme;
 mod refusals;
 mod single_instructions;
