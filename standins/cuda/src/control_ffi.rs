@@ -242,7 +242,7 @@ extern "C" fn standin_library_submit(
         code((|| {
             call.ranges =
                 ranges.list(count)?.into_iter().map(|[address, len]| (address, len)).collect();
-            let key = d.stream_key(stream)?;
+            let key = d.own_stream_key(stream)?;
             d.enqueue(key, Work::Library(Arc::new(call)), &[]).map(|_| ())
         })())
     })

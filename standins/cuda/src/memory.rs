@@ -49,6 +49,10 @@ pub(crate) struct Block {
     pub(crate) phase: Phase,
     /// Its owner has released it, though the release may still be queued.
     pub(crate) released: bool,
+    /// Where the queued release of stream-ordered memory stands: the stream, whose next allocation may have the address.
+    pub(crate) released_on: Option<Handle>,
+    /// Allocations that have been given this address while releases of it were still queued.
+    pub(crate) successors: u32,
 }
 
 impl Block {
@@ -115,6 +119,8 @@ impl Memory {
             kind: owner.kind,
             phase: owner.phase,
             released: false,
+            released_on: None,
+            successors: 0,
         });
         Ok(base)
     }

@@ -89,6 +89,17 @@ impl Driver {
         }
     }
 
+    /// The same for a call that a driver refuses while another context than the stream's is current: all but copies,
+    /// waits and queries, which the documentation says work on streams of other devices.
+    pub(crate) fn own_stream_key(&mut self, handle: Handle) -> CuResult<Handle> {
+        let key = self.stream_key(handle)?;
+        if self.streams.get(key)?.context != self.current()? {
+            self.last_fault = "the stream belongs to a context that is not current".to_owned();
+            return Err(Code::INVALID_HANDLE);
+        }
+        Ok(key)
+    }
+
     fn is_null_stream(&self, key: Handle) -> CuResult<bool> {
         let stream = self.streams.get(key)?;
         Ok(self.contexts.get(stream.context)?.null_stream == key)

@@ -146,7 +146,7 @@ impl Driver {
                 }
             }
             Work::Disappear { base } => {
-                self.release_pooled(base).map_err(|code| Fault {
+                self.end_of_life(base).map_err(|code| Fault {
                     code,
                     text: "a release of no live block".to_owned(),
                 })?;

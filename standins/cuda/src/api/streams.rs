@@ -109,7 +109,7 @@ extern "C" fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mu
         if function.is_none() {
             return Err(Code::INVALID_VALUE);
         }
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         d.enqueue(key, Work::Host { function, data: data.expose_provenance() }, &[]).map(|_| ())
     })
 }
@@ -118,7 +118,7 @@ extern "C" fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mu
 extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) -> u32 {
     call("cuStreamBeginCapture_v2", Class::Context, |d| {
         let mode = CaptureMode::from_raw(mode)?;
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         d.begin_capture(key, mode)
     })
 }
@@ -126,7 +126,7 @@ extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) -> u32 {
     call("cuStreamEndCapture", Class::Context, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         let context = d.streams.get(key)?.context;
         match d.end_capture(key) {
             Ok(nodes) => graph.set(d.graphs.add(Graph { nodes: nodes.into(), context })),

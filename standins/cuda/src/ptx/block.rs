@@ -181,10 +181,11 @@ fn run_warp(
     for _ in 0..order.turns_of_a_warp() {
         let mut ran = false;
         order.shuffle(lanes);
+        let turn = order.turn();
         for lane in &*lanes {
             let thread = &mut warp[*lane];
             if thread.state == State::Ready {
-                machine.run(thread, order.turn()).map_err(|stop| position.fault(thread, &stop))?;
+                machine.run(thread, turn).map_err(|stop| position.fault(thread, &stop))?;
                 ran = true;
             }
         }
@@ -199,9 +200,16 @@ fn run_warp(
 
 /// Lets threads go on when all that a barrier waits for have come. Threads that have ended count as come.
 fn release_barriers(threads: &mut [Thread]) -> bool {
-    let ended = threads.iter().filter(|thread| thread.state == State::Done).count();
+    let (mut ended, mut numbers) = (0, 0u16);
+    for thread in &*threads {
+        match thread.state {
+            State::Done => ended += 1,
+            State::AtBarrier { number, .. } => numbers |= 1 << (number & 15),
+            State::Ready | State::AtWarp => {}
+        }
+    }
     let mut moved = false;
-    for number in 0..16 {
+    for number in (0..16).filter(|number| numbers >> number & 1 == 1) {
         let waits = |thread: &&Thread| matches!(thread.state, State::AtBarrier { number: n, .. } if n == number);
         let waiting = threads.iter().filter(waits).count();
         let Some(State::AtBarrier { threads: wanted, .. }) =

@@ -1,10 +1,11 @@
 //! In which order the blocks, warps and lanes of a launch run.
 //!
 //! A device promises no order between two points where threads meet, so a launch draws one. Blocks start in a drawn
-//! order, several of them side by side; at each turn the warps of a block and the lanes of a warp are shuffled. In two of
-//! three launches turns are short as well, so that a thread stops between its load and its store and others come between.
+//! order, several of them side by side; at each turn the warps of a block and the lanes of a warp are shuffled. In every
+//! other launch turns are short as well, so that a thread stops between its load and its store and others come between;
+//! then some turn of a warp is long all the same, so that it gets ahead of the others.
 
-use rand::rngs::ChaCha8Rng;
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
@@ -12,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 const LONG_TURN: u32 = 20_000;
 /// The most instructions of a short turn, of which a launch draws one. Shorter ones find more and take longer.
 const SHORT_TURNS: [u32; 2] = [32, 4];
-/// Turns of a warp before the next one has its own, and the most of them when turns are short.
+/// Turns of a warp before the next one has its own, and the most of them in most cases when turns are short.
 const WARP_TURNS: u32 = 64;
 const SHORT_WARP_TURNS: u32 = 2;
 /// The most blocks that run side by side.
@@ -22,7 +23,7 @@ const SIDE_BY_SIDE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Order {
     /// `None` when everything runs one after another, by number.
-    random: Option<ChaCha8Rng>,
+    random: Option<Xoshiro256PlusPlus>,
     /// The most instructions of a turn, when turns are short.
     short_turns: Option<u32>,
     /// How many blocks run side by side.
@@ -37,8 +38,8 @@ impl Order {
 
     /// An order that the seed decides.
     pub(crate) fn drawn(seed: u64) -> Self {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let short_turns = SHORT_TURNS.get(random.random_range(0..=SHORT_TURNS.len())).copied();
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let short_turns = SHORT_TURNS.get(random.random_range(0..2 * SHORT_TURNS.len())).copied();
         let side_by_side = random.random_range(1..=SIDE_BY_SIDE);
         Self { random: Some(random), short_turns, side_by_side }
     }
@@ -62,7 +63,7 @@ impl Order {
         }
     }
 
-    /// How many instructions the next turn has.
+    /// How many instructions each lane of a warp has in the next turn.
     pub(super) fn turn(&mut self) -> u32 {
         match (&mut self.random, self.short_turns) {
             (Some(random), Some(most)) => random.random_range(1..=most),
@@ -72,10 +73,12 @@ impl Order {
 
     /// How many turns the lanes of a warp have before it is the next warp's turn.
     pub(super) fn turns_of_a_warp(&mut self) -> u32 {
-        match (&mut self.random, self.short_turns) {
-            (Some(random), Some(_)) => random.random_range(1..=SHORT_WARP_TURNS),
-            _ => WARP_TURNS,
+        if let (Some(random), Some(_)) = (&mut self.random, self.short_turns)
+            && random.random_bool(0.75)
+        {
+            return random.random_range(1..=SHORT_WARP_TURNS);
         }
+        WARP_TURNS
     }
 
     /// The numbers below `count`, each once. The order takes no memory, for a grid may be large.

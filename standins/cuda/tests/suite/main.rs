@@ -12,6 +12,7 @@ mod ordering;
 mod races;
 mod readme;
 mod refusals;
+mod settings;
 mod single_instructions;
 mod two_devices;
 mod virtual_memory;

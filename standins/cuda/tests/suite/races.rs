@@ -65,12 +65,12 @@ fn a_sum_by_atomics_is_found() {
 
 #[test]
 fn a_lost_update_among_warps_is_found() {
-    assert_found("count_warps", 1, None, 10);
+    assert_found("count_warps", 1, None, 5);
 }
 
 #[test]
 fn a_lost_update_among_blocks_is_found() {
-    assert_found("count_blocks", 40, None, 10);
+    assert_found("count_blocks", 40, None, 5);
 }
 
 #[test]
