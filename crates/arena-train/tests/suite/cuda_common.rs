@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use arena_scope::{Arena, ByteSize, Cuda};
+use arena_scope::{Arena, ByteSize, Cuda, Device as _};
 use arena_train::backend::cuda::{CudaBackend, Input, Kernels, Output, compile, ptx_architecture};
 use cuda_standin::Standin;
 use cudarc::driver::{
