@@ -5,7 +5,7 @@ use crate::abi::{Address, Code, CuResult, Handle, In, Out, Text, TextOut};
 use crate::driver::{Driver, lock};
 use crate::leaks::Leaks;
 use crate::schedule::{Mode, Schedule};
-use crate::settings::Settings;
+use crate::settings::{MOST_DEVICES, Settings};
 use crate::work::{Fault, LibraryCall, Work};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ extern "C" fn standin_set_driver_version(version: i32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn standin_set_devices(count: u32) -> u32 {
     with(|d| {
-        if d.contexts.count(|_| true) > 0 || count > 8 {
+        if d.contexts.count(|_| true) > 0 || count as usize > MOST_DEVICES {
             return Code::ILLEGAL_STATE.0;
         }
         d.set_devices(count as usize);
@@ -211,6 +211,12 @@ extern "C" fn standin_library_call(called: Text) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn standin_library_handle(change: i64) {
     with(|d| d.library_handles = d.library_handles.saturating_add_signed(change));
+}
+
+/// Whether the driver knows the memory at an address.
+#[unsafe(no_mangle)]
+extern "C" fn standin_library_knows(address: Address) -> u32 {
+    with(|d| u32::from(d.memory.around(address).is_some()))
 }
 
 /// Whether a stream handle is good: 0, or the code of what is wrong with it.

@@ -81,7 +81,7 @@ impl Driver {
             library_handles: 0,
             last_fault: String::new(),
         };
-        driver.set_devices(1);
+        driver.set_devices(settings.devices);
         driver
     }
 

@@ -28,6 +28,7 @@ mod faults;
 mod graph;
 mod image;
 mod leaks;
+mod managed;
 mod memory;
 mod module;
 mod pool;

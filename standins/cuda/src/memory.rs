@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Module,
     /// One mapping of the physical allocation with this handle; bit n of `access` lets device n in.
     Mapped { physical: Handle, access: u64 },
+    /// `cuMemAllocManaged`; with a stream, only that one may touch it.
+    Managed { stream: Option<Handle> },
     /// `cuMemHostAlloc`.
     Pinned { flags: u32 },
     /// The caller's own memory, registered.
@@ -63,6 +65,10 @@ impl Block {
     fn admits(&self, visitor: Visitor<'_>) -> bool {
         match (self.kind, self.device) {
             (Kind::Mapped { access, .. }, _) => access >> visitor.device & 1 == 1,
+            (Kind::Managed { stream: Some(owner) }, _) => {
+                visitor.stream.is_none_or(|stream| stream == owner)
+            }
+            (Kind::Managed { stream: None }, _) => true,
             (_, None) => true,
             (_, Some(owner)) => owner == visitor.device || visitor.peers.contains(&owner),
         }
@@ -72,6 +78,8 @@ impl Block {
 /// The device that touches memory, and the devices whose memory it may reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visitor<'a> {
+    /// The stream in which it does; `None` for a copy, which a driver lets reach any stream's memory.
+    pub(crate) stream: Option<Handle>,
     pub(crate) device: usize,
     pub(crate) peers: &'a [usize],
 }

@@ -197,7 +197,9 @@ impl Driver {
             return Ok(());
         }
         let block = *self.memory.at(base).ok_or(Code::INVALID_VALUE)?;
-        if block.released || !matches!(block.kind, Kind::Plain | Kind::Pooled(_)) {
+        if block.released
+            || !matches!(block.kind, Kind::Plain | Kind::Pooled(_) | Kind::Managed { .. })
+        {
             return Err(Code::INVALID_VALUE);
         }
         if self.settings.free_waits {

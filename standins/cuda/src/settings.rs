@@ -6,6 +6,9 @@ use std::str::FromStr;
 /// The environment variable with what every driver of the process begins with: `capability=8.0,driver=12.0,mode=eager`.
 pub(crate) const VARIABLE: &str = "CUDA_STANDIN";
 
+/// How many devices there may be.
+pub(crate) const MOST_DEVICES: usize = 8;
+
 /// A driver's version as `cuDriverGetVersion` gives it, and the newest PTX instruction set that it compiles.
 const INSTRUCTION_SETS: [(i32, (u32, u32)); 12] = [
     (12_000, (8, 0)),
@@ -25,6 +28,8 @@ const INSTRUCTION_SETS: [(i32, (u32, u32)); 12] = [
 /// What the devices and their driver are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// How many devices a reset leaves.
+    pub(crate) devices: usize,
     pub(crate) total_bytes: u64,
     /// Memory that somebody else is said to hold.
     pub(crate) taken_bytes: u64,
@@ -46,6 +51,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     const PLAIN: Self = Self {
+        devices: 1,
         total_bytes: 8 << 30,
         taken_bytes: 0,
         capability: (9, 0),
@@ -74,6 +80,10 @@ impl Settings {
             let (name, value) = part.split_once('=').ok_or(format!("`{part}` has no value"))?;
             let unknown = || format!("`{value}` is no value of `{name}`");
             match name {
+                "devices" => {
+                    let count = number(value).filter(|count| *count <= MOST_DEVICES);
+                    settings.devices = count.ok_or_else(unknown)?;
+                }
                 "capability" => settings.capability = version(value).ok_or_else(unknown)?,
                 "driver" => {
                     let (major, minor) = version(value).ok_or_else(unknown)?;
@@ -131,9 +141,9 @@ mod tests {
     #[test]
     fn an_environment_sets_what_it_names_and_nothing_else() {
         assert_eq!(Settings::parse(""), Ok(Settings::PLAIN));
-        let text =
-            "capability=7.5,driver=12.0,mode=eager,threads=by-number,addresses=reused,rounding=3";
+        let text = "devices=2,capability=7.5,driver=12.0,mode=eager,threads=by-number,addresses=reused,rounding=3";
         let wanted = Settings {
+            devices: 2,
             capability: (7, 5),
             driver_version: 12_000,
             mode: Mode::Eager,
@@ -147,8 +157,15 @@ mod tests {
 
     #[test]
     fn a_setting_that_does_not_exist_is_refused() {
-        let wrong =
-            ["capability", "capability=9", "driver=11.8", "mode=fast", "threads=random", "speed=1"];
+        let wrong = [
+            "capability",
+            "capability=9",
+            "driver=11.8",
+            "mode=fast",
+            "threads=random",
+            "speed=1",
+            "devices=9",
+        ];
         for text in wrong {
             assert!(Settings::parse(text).is_err(), "{text}");
         }

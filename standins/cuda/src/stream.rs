@@ -153,7 +153,7 @@ impl Driver {
         self.sound(context)?;
         let mut order = self.stream_order(key)?;
         order.extend_from_slice(after);
-        let op = self.schedule.submit(Queued { context, work }, order);
+        let op = self.schedule.submit(Queued { context, stream: key, work }, order);
         self.streams.get_mut(key)?.last = Some(op);
         self.settle(op);
         Ok(Enqueued::Op(op))
@@ -207,7 +207,7 @@ impl Driver {
     /// Whether the operation is done; while nobody waits, the device may or may not get on.
     pub(crate) fn poll(&mut self, op: OpId, context: Handle) -> CuResult<()> {
         if !self.schedule.is_done(op) && self.schedule.moves_on_a_query() {
-            self.step();
+            self.step_unwaited();
         }
         self.sound(context)?;
         if self.schedule.is_done(op) { Ok(()) } else { Err(Code::NOT_READY) }

@@ -1,6 +1,6 @@
 //! Streams, host functions and capture.
 
-use crate::abi::{Code, Handle, HostFunction, In, Out};
+use crate::abi::{Address, Code, Handle, HostFunction, Out};
 use crate::capture::{CaptureMode, exchange_thread_mode};
 use crate::driver::{Class, Driver, call};
 use crate::graph::Graph;
@@ -182,13 +182,15 @@ extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) -> u32 {
     })
 }
 
-/// Managed memory is not supported, so nothing can be attached.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamAttachMemAsync(
-    _stream: Handle,
-    _memory: In<u8>,
-    _bytes: usize,
-    _flags: u32,
+    stream: Handle,
+    memory: Address,
+    bytes: usize,
+    flags: u32,
 ) -> u32 {
-    call("cuStreamAttachMemAsync", Class::Context, |_| Err(Code::NOT_SUPPORTED))
+    call("cuStreamAttachMemAsync", Class::Context, |d| {
+        let key = d.own_stream_key(stream)?;
+        d.attach_managed(memory, bytes as u64, flags, key)
+    })
 }

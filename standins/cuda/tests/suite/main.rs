@@ -5,6 +5,7 @@ mod common;
 
 mod capture;
 mod instructions;
+mod managed;
 mod matrix_products;
 mod network_kernels;
 mod nvrtc;

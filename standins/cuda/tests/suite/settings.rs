@@ -1,7 +1,7 @@
 //! What a test may make of the device and its driver: speed, addresses, versions; and the driver's functions by name.
 
 use cuda_standin::{Addresses, Mode, Standin};
-use cudarc::driver::{CudaContext, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
@@ -46,22 +46,33 @@ fn a_device_of_drawn_speed_gets_now_more_and_now_less_done_between_calls() {
     assert!(left.contains(&0), "the device was never fast: {left:?}");
 }
 
+fn plain(bytes: usize) -> u64 {
+    let mut address = 0;
+    // SAFETY: the address goes into a live variable.
+    unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) }.result().unwrap();
+    address
+}
+
+fn ordered(bytes: usize, stream: &CudaStream) -> u64 {
+    let mut address = 0;
+    // SAFETY: the address goes into a live variable.
+    unsafe { sys::cuMemAllocAsync(&raw mut address, bytes, stream.cu_stream()) }.result().unwrap();
+    address
+}
+
+fn free(address: u64) {
+    // SAFETY: the tests give back what they were given, once.
+    unsafe { sys::cuMemFree_v2(address) }.result().unwrap();
+}
+
 #[test]
 fn device_memory_begins_on_a_multiple_of_256_bytes_and_of_no_more() {
     let _standin = Standin::load().unwrap();
     let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
     for bytes in [1, 256, 4096, 1 << 20] {
-        let mut plain = 0;
-        let mut ordered = 0;
-        // SAFETY: a context is current, and the addresses go into live variables.
-        unsafe {
-            sys::cuMemAlloc_v2(&raw mut plain, bytes).result().unwrap();
-            sys::cuMemAllocAsync(&raw mut ordered, bytes, stream.cu_stream()).result().unwrap();
-        }
-        for address in [plain, ordered] {
+        for address in [plain(bytes), ordered(bytes, &stream)] {
             assert_eq!(address % 512, 256, "{bytes} bytes at {address:#x}");
-            // SAFETY: the address was given out above and is released once.
-            unsafe { sys::cuMemFree_v2(address) }.result().unwrap();
+            free(address);
         }
     }
 }
@@ -74,30 +85,27 @@ fn released_addresses_are_given_out_again_at_once_where_that_is_asked_for() {
         standin.set_addresses(addresses);
         let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
         let raw = stream.cu_stream();
-        let plain = |bytes| {
-            let mut address = 0;
-            // SAFETY: a context is current; the address goes into a live variable and is released once.
-            unsafe {
-                sys::cuMemAlloc_v2(&raw mut address, bytes).result().unwrap();
-                sys::cuMemFree_v2(address).result().unwrap();
-            }
+        let passing = |bytes| {
+            let address = plain(bytes);
+            free(address);
             address
         };
-        let first = plain(10_000);
-        let again = [plain(10_000), plain(100)].map(|address| address == first);
+        let first = passing(10_000);
+        let again = [passing(10_000), passing(100)].map(|address| address == first);
         let life = |value: u8| {
-            let (mut address, mut host) = (0, [0u8; 64]);
-            // SAFETY: the address goes into a live variable; the work is on 64 live bytes in stream order.
-            unsafe {
-                sys::cuMemAllocAsync(&raw mut address, 64, raw).result().unwrap();
-                sys::cuMemsetD8Async(address, value, 64, raw).result().unwrap();
-                if value == 3 {
-                    let host = host.as_mut_ptr().cast();
-                    sys::cuMemcpyDtoHAsync_v2(host, address, 64, raw).result().unwrap();
-                    assert_eq!(*host.cast::<u8>(), 3);
-                }
-                sys::cuMemFreeAsync(address, raw).result().unwrap();
+            let address = ordered(64, &stream);
+            // SAFETY: 64 live bytes, in stream order.
+            unsafe { sys::cuMemsetD8Async(address, value, 64, raw) }.result().unwrap();
+            let mut host = [0u8; 64];
+            if value == 3 {
+                // SAFETY: as above, and the host's bytes are as many.
+                unsafe { sys::cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), address, 64, raw) }
+                    .result()
+                    .unwrap();
+                assert_eq!(host, [3; 64]);
             }
+            // SAFETY: the address is released once.
+            unsafe { sys::cuMemFreeAsync(address, raw) }.result().unwrap();
             address
         };
         // Nothing has run when the second and the third allocation take over.
@@ -178,18 +186,17 @@ fn machine_code_is_answered_so_that_a_program_tries_ptx_and_its_header_is_read()
 
 /// What both forms of `cuGetProcAddress` say of a name: the address, the code and the status.
 fn entry_point(name: &str) -> (*mut c_void, R, u32) {
-    let text = CString::new(name).unwrap();
+    let name = CString::new(name).unwrap();
+    let text = &name;
     let (mut address, mut older) = (std::ptr::null_mut(), std::ptr::null_mut());
     let mut status = sys::CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SUCCESS;
+    let (text, old) = (text.as_ptr(), old_get_proc_address());
     // SAFETY: the name ends with a NUL, and the results go into live variables.
-    let (code, other) = unsafe {
-        let status = &raw mut status;
-        (
-            sys::cuGetProcAddress_v2(text.as_ptr(), &raw mut address, 12_080, 0, status),
-            old_get_proc_address()(text.as_ptr(), &raw mut older, 12_080, 0),
-        )
-    };
-    assert_eq!((address, code), (older, other), "{name}");
+    let code =
+        unsafe { sys::cuGetProcAddress_v2(text, &raw mut address, 12_080, 0, &raw mut status) };
+    // SAFETY: as above.
+    let other = unsafe { old(text, &raw mut older, 12_080, 0) };
+    assert_eq!((address, code), (older, other), "{name:?}");
     (address, code, status as u32)
 }
 
@@ -198,11 +205,10 @@ type OldGetProcAddress = unsafe extern "C" fn(*const i8, *mut *mut c_void, c_int
 /// The form that the bindings of CUDA 12 have no more.
 fn old_get_proc_address() -> OldGetProcAddress {
     use libloading::os::unix::{Library, RTLD_NOW};
-    // SAFETY: the stand-in is open under this name; the function has this type.
-    unsafe {
-        let library = Library::open(Some("libcuda.so"), RTLD_NOW).unwrap();
-        *library.get::<OldGetProcAddress>("cuGetProcAddress").unwrap()
-    }
+    // SAFETY: the stand-in is open under this name already.
+    let library = unsafe { Library::open(Some("libcuda.so"), RTLD_NOW) }.unwrap();
+    // SAFETY: the function has this type.
+    *unsafe { library.get::<OldGetProcAddress>("cuGetProcAddress") }.unwrap()
 }
 
 #[test]

@@ -141,27 +141,32 @@ fn a_call_on_a_stream_of_a_context_that_is_not_current_is_refused_unless_it_copi
     let (raw, recorded) = (stream.cu_stream(), event.cu_event());
     let (mut fresh, mut host) = (0, [0u8; 64]);
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: all handles are live, and the fresh address goes into a live variable.
-    let refused = unsafe {
-        [
-            ("cuMemsetD8Async", sys::cuMemsetD8Async(address, 1, 64, raw)),
-            ("cuMemAllocAsync", sys::cuMemAllocAsync(&raw mut fresh, 64, raw)),
-            ("cuMemFreeAsync", sys::cuMemFreeAsync(address, raw)),
-            ("cuEventRecord", sys::cuEventRecord(recorded, raw)),
-            ("cuStreamBeginCapture_v2", sys::cuStreamBeginCapture_v2(raw, mode)),
-        ]
-    };
-    for (name, code) in refused {
-        assert_eq!(code, R::CUDA_ERROR_INVALID_HANDLE, "{name}");
+    let to = host.as_mut_ptr().cast();
+    /// The codes of some calls, with their names.
+    macro_rules! codes {
+        ($($name:ident($($argument:expr),*);)*) => {
+            // SAFETY: all handles are live, both ranges are 64 live bytes, and the address goes into a live variable.
+            [$((stringify!($name), unsafe { sys::$name($($argument),*) })),*]
+        };
     }
-    // SAFETY: all handles are live, and both ranges are 64 live bytes.
-    let allowed = unsafe {
-        [
-            sys::cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), address, 64, raw),
-            sys::cuStreamWaitEvent(raw, recorded, 0),
-            sys::cuEventSynchronize(recorded),
-            sys::cuStreamSynchronize(raw),
-        ]
+    let refused = codes! {
+        cuMemsetD8Async(address, 1, 64, raw);
+        cuMemAllocAsync(&raw mut fresh, 64, raw);
+        cuMemFreeAsync(address, raw);
+        cuEventRecord(recorded, raw);
+        cuStreamBeginCapture_v2(raw, mode);
     };
-    assert_eq!(allowed, [R::CUDA_SUCCESS; 4]);
+    let allowed = codes! {
+        cuMemcpyDtoHAsync_v2(to, address, 64, raw);
+        cuStreamWaitEvent(raw, recorded, 0);
+        cuEventSynchronize(recorded);
+        cuStreamSynchronize(raw);
+    };
+    for (calls, wanted) in
+        [(&refused[..], R::CUDA_ERROR_INVALID_HANDLE), (&allowed[..], R::CUDA_SUCCESS)]
+    {
+        for (name, code) in calls {
+            assert_eq!(*code, wanted, "{name}");
+        }
+    }
 }
