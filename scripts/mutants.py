@@ -5,6 +5,10 @@ scripts/mutants/CRATE.toml lists the faults of a crate: `file`, the `old` text, 
 `new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults of a crate
 are built at once in a copy of the tree, under target/mutants, and switched on by an environment variable.
 
+A table may say more: the `crate` that it is of, the `features` that its faults need (only tests whose names hold
+that word are run then), and the crates whose `tests` are the judges. In CUDA C++, MUTANT becomes a macro that the
+kernels are compiled with; NVRTC has to be where scripts/kernels.sh installs it.
+
 The exit code is 1 when a fault survives, when an old text is not found once, or when tests fail without any.
 """
 
@@ -40,6 +44,24 @@ pub(crate) mod mutants {
     }
 }
 """
+# The same for kernels: an option for their compiler.
+KERNEL_OPTIONS = '"--std=c++17"'
+KERNEL_SWITCH = """
+        &format!("--define-macro=MUTANT={}", std::env::var("MUTANT").ok()
+            .and_then(|on| on.strip_prefix("CRATE ")?.parse::<u32>().ok()).unwrap_or(0))"""
+
+
+class Table:
+    """The faults of one file of faults, numbered on from those of its crate's other table."""
+
+    def __init__(self, name):
+        content = tomllib.loads((TABLES / f"{name}.toml").read_text())
+        self.name = name
+        self.crate = content.get("crate", name)
+        self.features = content.get("features")
+        self.judges = content.get("tests", [self.crate])
+        first = 1 if self.features is None else 1001
+        self.mutants = list(enumerate(content["mutant"], first))
 
 
 def copy_tree():
@@ -64,28 +86,41 @@ def write_tree(contents):
             shutil.copymode(ROOT / name, path)
 
 
-def apply(crate, mutants, contents):
-    """Puts all faults of a crate into its files; gives the number of those whose text is not there once."""
-    lost = 0
-    for number, mutant in enumerate(mutants, 1):
+def apply(table, contents):
+    """Puts all faults of a table into its crate's files; gives the number of those whose text is not there once."""
+    lost, crate = 0, table.crate
+    for number, mutant in table.mutants:
         name = f"crates/{crate}/{mutant['file']}"
         text = contents.get(name, b"").decode()
         if text.count(mutant["old"]) != 1:
             print(f"{crate} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
             lost += 1
             continue
-        new = mutant["new"].replace("MUTANT", f"crate::mutants::is_on({number})")
-        contents[name] = text.replace(mutant["old"], new).encode()
-    root = f"crates/{crate}/src/lib.rs"
-    contents[root] += SWITCH.replace("CRATE", crate).encode()
+        switch = f"MUTANT == {number}" if name.endswith(".cu") else f"crate::mutants::is_on({number})"
+        contents[name] = text.replace(mutant["old"], mutant["new"].replace("MUTANT", switch)).encode()
     return lost
 
 
-def build(crates):
+def apply_switches(tables, contents):
+    """Gives each crate its switch, and the compiler of its kernels."""
+    for crate in {table.crate for table in tables}:
+        contents[f"crates/{crate}/src/lib.rs"] += SWITCH.replace("CRATE", crate).encode()
+    for crate in {table.crate for table in tables if any(m["file"].endswith(".cu") for _, m in table.mutants)}:
+        name = f"crates/{crate}/src/backend/cuda/compile.rs"
+        text = contents[name].decode()
+        if text.count(KERNEL_OPTIONS) != 1:
+            sys.exit(f"the options of the kernels' compiler are not in {name}")
+        switch = KERNEL_SWITCH.replace("CRATE", crate)
+        contents[name] = text.replace(KERNEL_OPTIONS, f"{KERNEL_OPTIONS}, {switch}").encode()
+
+
+def build(crates, features):
     """The test programs of each crate."""
     manifests = [tomllib.loads((TREE / "crates" / crate / "Cargo.toml").read_text()) for crate in crates]
     packages = [word for manifest in manifests for word in ("--package", manifest["package"]["name"])]
     command = ["cargo", "test", *packages, "--lib", "--tests", "--no-run", "--message-format=json"]
+    if features is not None:
+        command += ["--features", features]
     # Most of the build is what others have written, and little of that is run often enough to be optimised.
     for package in ('"*"', "cuda-standin", "cublas-standin"):
         command += ["--config", f"profile.dev.package.{package}.opt-level=0"]
@@ -104,21 +139,23 @@ def build(crates):
     return programs
 
 
-def run(crate, program, number):
+def run(table, judge, program, number):
     """Whether a test program passes with a fault on, and its seconds."""
+    nvrtc = [str(path) for path in ROOT.glob(".venv/lib/python*/site-packages/nvidia/cuda_nvrtc/lib")]
     # The same random programs each time, so that a fault noticed once is noticed always.
     environment = os.environ | {
         "PROPTEST_RNG_SEED": "1",
-        "MUTANT": f"{crate} {number}",
-        "CARGO_MANIFEST_DIR": str(TREE / "crates" / crate),
+        "MUTANT": f"{table.crate} {number}",
+        "CARGO_MANIFEST_DIR": str(TREE / "crates" / judge),
+        "LD_LIBRARY_PATH": ":".join([*nvrtc, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
         "PROPTEST_MAX_SHRINK_ITERS": "0",
         "RUST_BACKTRACE": "0",
     }
     begin = time.monotonic()
     with subprocess.Popen(
-        [program, "--test-threads=2", *SKIPPED],
-        cwd=TREE / "crates" / crate, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [program, "--test-threads=2", *SKIPPED, *([table.features] if table.features else [])],
+        cwd=TREE / "crates" / judge, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as tests:
         limit = threading.Timer(LIMIT_SECONDS, tests.kill)
         limit.start()
@@ -131,23 +168,23 @@ def run(crate, program, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("crates", nargs="*", metavar="CRATE", help="all that have a table, if none is named")
-    parser.add_argument("--sample", type=int, help="only so many faults of each crate")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all that there are, if none is named")
+    parser.add_argument("--plain", action="store_true", help="only tables that need no features, if none is named")
+    parser.add_argument("--sample", type=int, help="only so many faults of each table")
     parser.add_argument("--minutes", type=float, help="as many faults as fit into so many minutes, the build included")
     parser.add_argument("--seed", default="", help="says which ones, as a commit's hash does")
     parser.add_argument("--only", type=int, help="only the fault of this number")
     parser.add_argument("--check", action="store_true", help="only look whether every text is found")
     options = parser.parse_args()
 
-    crates = options.crates or sorted(table.stem for table in TABLES.glob("*.toml"))
+    tables = [Table(name) for name in options.tables or sorted(table.stem for table in TABLES.glob("*.toml"))]
+    if options.plain:
+        tables = [table for table in tables if table.features is None]
     TREE.mkdir(parents=True, exist_ok=True)
     contents, todo, lost = copy_tree(), [], 0
-    for crate in crates:
-        mutants = tomllib.loads((TABLES / f"{crate}.toml").read_text())["mutant"]
-        lost += apply(crate, mutants, contents)
-        chosen = [(crate, number, mutant) for number, mutant in enumerate(mutants, 1)]
-        if options.only:
-            chosen = chosen[options.only - 1 : options.only]
+    for table in tables:
+        lost += apply(table, contents)
+        chosen = [(table, number, mutant) for number, mutant in table.mutants if options.only in (None, number)]
         if options.sample is not None:
             chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
         todo += chosen
@@ -156,30 +193,36 @@ def main():
     if options.minutes is not None:
         random.Random(options.seed).shuffle(todo)
 
+    apply_switches(tables, contents)
     write_tree(contents)
     start = time.monotonic()
-    programs = build(crates)
+    programs = {}
+    for features in {table.features for table in tables}:
+        judges = sorted({judge for table in tables if table.features == features for judge in table.judges})
+        programs[features] = build(judges, features)
     print(f"built in {time.monotonic() - start:.0f} s", flush=True)
-    for crate in crates:
+    judges = {}
+    for table in tables:
         timed = []
-        for program in programs[crate]:
-            passed, seconds = run(crate, program, 0)
-            if not passed:
-                sys.exit(f"{Path(program).name} fails without a fault")
-            timed.append((seconds, program))
-        programs[crate] = [program for _, program in sorted(timed)]
+        for judge in table.judges:
+            for program in programs[table.features][judge]:
+                passed, seconds = run(table, judge, program, 0)
+                if not passed:
+                    sys.exit(f"{Path(program).name} fails without a fault")
+                timed.append((seconds, judge, program))
+        judges[table.name] = [(judge, program) for _, judge, program in sorted(timed)]
 
     begin, survivors, tried = time.monotonic(), [], 0
     end = None if options.minutes is None else max(start + options.minutes * 60, begin + LEAST_SECONDS)
-    for crate, number, mutant in todo:
+    for table, number, mutant in todo:
         if end is not None and time.monotonic() > end:
             break
         tried += 1
-        noticed = next((program for program in programs[crate] if not run(crate, program, number)[0]), None)
+        noticed = next((p for judge, p in judges[table.name] if not run(table, judge, p, number)[0]), None)
         by = f"noticed by {Path(noticed).name.rsplit('-', 1)[0]}" if noticed else "SURVIVES"
-        print(f"{crate} {number}: {by}: {mutant['breaks']}", flush=True)
+        print(f"{table.crate} {number}: {by}: {mutant['breaks']}", flush=True)
         if noticed is None:
-            survivors.append((crate, number, mutant["breaks"]))
+            survivors.append((table.crate, number, mutant["breaks"]))
     print(f"{tried} of {len(todo)} faults tried, {len(survivors)} survived, {time.monotonic() - begin:.0f} s")
     for crate, number, breaks in survivors:
         print(f"  {crate} {number}: {breaks}")
