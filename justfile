@@ -47,7 +47,7 @@ instances FOLDER:
 
 # The CUDA tests on the stand-in driver, without a GPU; some need NVRTC (the recipe `kernels` installs it)
 cuda:
-    cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches --features cuda --test '*' -- cuda
+    cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features cuda --test '*' -- cuda
 
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
@@ -56,6 +56,10 @@ kernels:
 # Build here and run what a machine with a GPU can show: tests, training, memcheck, the table of docs/measurements.md
 gpu:
     scripts/gpu.sh
+
+# The suite of `gpu` on the stand-ins, in the place of a driver and of cuBLAS
+rehearse:
+    scripts/gpu.sh rehearse
 
 # Small faults, one at a time, each of which a test must notice (`just mutants arena-core --only 3`)
 mutants *ARGUMENTS:
@@ -71,7 +75,7 @@ cudarc:
 
 # What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every device and every version of the bindings on the stand-in, cudarc's own tests
 full INSTANCES: mutants san (instances INSTANCES) kernels devices cudarc
-    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do case $version in cuda-13*) driver=13.0;; *) driver=12.9;; esac; CUDA_STANDIN=driver=$driver cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches --features $version --test '*' -- cuda || exit 1; done
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do case $version in cuda-13*) driver=13.0;; *) driver=12.9;; esac; CUDA_STANDIN=driver=$driver cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
 ci:

@@ -227,7 +227,7 @@ fn losses(
     let seen = arena.stop_observing().expect("it was observed");
     seen.check()?;
     assert_eq!(seen.heap_allocations_per_step(), Some(0));
-    assert_eq!(arena.plan_deviations("train").map(|seen| seen.total()), Some(0));
+    assert_eq!(arena.plan_deviations("train").map(|seen| seen.unplanned()), Some(0));
     assert_eq!(arena.stats().used_bytes, arena.stats().mark_bytes);
     Ok(losses)
 }

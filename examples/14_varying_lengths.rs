@@ -1,4 +1,5 @@
-//! Sequences of different lengths: each length follows its own plan, and all plans lie in the same bytes.
+//! Sequences of different lengths: each length follows its own plan, and all plans lie in the same bytes. A length that
+//! was not seen in advance is planned before its first step.
 
 use std::error::Error as AnyError;
 
@@ -65,5 +66,17 @@ fn main() -> Result<(), Box<dyn AnyError>> {
         seen.kinds.len() > LONGEST / 2 && seen.is_stable(),
         "each length repeats its addresses"
     );
+
+    // Only the longest is known in advance. The others are planned when they come.
+    let mut arena = longest.build(Host::new())?;
+    longest.on_demand(&mut arena, &Options::default(), |arena, key| {
+        run(arena, [key.variant as usize])
+    });
+    for length in [LONGEST, 7, 40, 7] {
+        run(&mut arena, [length])?;
+        let deviations = arena.plan_deviations(key(length)).ok_or("it is planned")?;
+        assert_eq!(deviations.unplanned(), 0, "from its first step on");
+    }
+    println!("plans and figures take {} bytes of host memory", arena.step_memory_bytes());
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! The examples of Watermark Arena are the numbered files beside this one; each can be run with
-//! `cargo run -p arena-examples --example 01_scope` and the like. This library holds nothing but the
-//! tests of the documents' code.
+//! The examples of Watermark Arena are the files beside this one. Each numbered one can be run with
+//! `cargo run -p arena-examples --example 01_scope` and the like; the others need a GPU and the feature
+//! `cuda`. This library holds nothing but the tests of the documents' code.
 
 /// The code in `README.md`.
 #[cfg(doctest)]
@@ -21,3 +21,8 @@ struct Errors;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/planning.md")]
 struct Planning;
+
+/// The code in `docs/cuda.md`.
+#[cfg(all(doctest, feature = "_cuda"))]
+#[doc = include_str!("../docs/cuda.md")]
+struct CudaPage;

@@ -4,6 +4,8 @@
 #   scripts/gpu.sh                      build into target/gpu, and run from there
 #   scripts/gpu.sh build DIR            only build: DIR is then carried, with a checkout, to the machine
 #   scripts/gpu.sh run DIR [PART ...]   only run; the parts are suite, train, memcheck and table
+#   scripts/gpu.sh rehearse             the part suite, with the stand-ins where the loader looks for a driver and for
+#                                       cuBLAS: all work is done at its call, as if on an infinitely fast device
 #
 # CUDA_FEATURE   version of the bindings (default cuda-13000): cudarc looks for libraries of its major version
 # VENDOR_DIR     what `cargo vendor` wrote, for a build without a registry
@@ -21,34 +23,42 @@ usage() {
 
 # --- build -------------------------------------------------------------------------------------------
 
+# What has tests about CUDA.
+packages=(--package watermark-arena-core --package arena-scope --package arena-train
+    --package arena-benches --package arena-examples)
+
 build() {
     local folder=$1 feature=${CUDA_FEATURE:-cuda-13000} cargo=(cargo)
     if [[ -n ${VENDOR_DIR:-} ]]; then
         cargo+=(--offline --config 'source.crates-io.replace-with="vendored"'
             --config "source.vendored.directory='$VENDOR_DIR'")
     fi
-    rm -rf "$folder/tests"
-    local package
-    for package in watermark-arena-core arena-scope arena-train; do
-        mkdir -p "$folder/tests/$package"
-        # The paths of the test programs.
-        "${cargo[@]}" test --package "$package" --features "$feature" --test '*' --no-run --message-format=json |
-            python3 -c '
-import json, sys
-for line in sys.stdin:
-    message = json.loads(line)
-    if message.get("executable") and message["target"]["kind"] == ["test"]:
-        print(message["target"]["name"], message["executable"])
-' | while read -r name program; do
-            take "$program" "$folder/tests/$package/$name"
-        done
-    done
+    tests "$folder" "$feature" take
     "${cargo[@]}" build --release --package arena-train --features "$feature"
     "${cargo[@]}" build --release --package arena-benches --features "$feature" --bin cuda_allocators
     local release=${CARGO_TARGET_DIR:-target}/release
     take "$release/arena-train" "$folder/arena-train"
     take "$release/cuda_allocators" "$folder/cuda_allocators"
     printf 'built with %s: %s\n' "$feature" "$(du -sh "$folder/tests" "$folder/arena-train" "$folder/cuda_allocators" | xargs)"
+}
+
+# Builds the test programs with a feature, and puts each into FOLDER/tests/PACKAGE/NAME by a command.
+tests() {
+    local folder=$1 feature=$2 put=$3 list package name program
+    list=$("${cargo[@]}" test "${packages[@]}" --features "$feature" --test '*' --no-run --message-format=json |
+        python3 -c '
+import json, pathlib, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable") and message["target"]["kind"] == ["test"]:
+        package = pathlib.Path(message["manifest_path"]).parent.name
+        print(package, message["target"]["name"], message["executable"])
+')
+    rm -rf "$folder/tests"
+    while read -r package name program; do
+        mkdir -p "$folder/tests/$package"
+        $put "$program" "$folder/tests/$package/$name"
+    done <<<"$list"
 }
 
 # Line tables would triple what has to be carried.
@@ -91,11 +101,13 @@ modules() {
 # One module of a test program on the real driver, in a process of its own, for an error that breaks a device breaks it
 # for the process. Tests that end at what only the stand-in can do are counted apart.
 suite_module() {
-    local program=$1 module=$2 package name log status=0 passed stopped skipped failed
+    local program=$1 module=$2 package manifest name log status=0 passed stopped skipped failed
     package=$(basename "$(dirname "$program")")
+    manifest=crates/$package
+    if [[ ! -d $manifest ]]; then manifest=$package; fi
     name=$package/$module
     log=$logs/suite.$package.$module
-    ARENA_REAL_DRIVER=1 ARENA_ALLOW_SKIPS=1 CARGO_MANIFEST_DIR=crates/$package \
+    ARENA_REAL_DRIVER=1 ARENA_ALLOW_SKIPS=1 CARGO_MANIFEST_DIR=$manifest \
         limited 100 "$log" "$program" "$module::" --test-threads=1 || status=$?
     read -r passed stopped skipped failed < <(awk '
         /^test .* \.\.\. / { result[$2] = / skipped: / ? "skipped" : $NF }
@@ -192,6 +204,39 @@ graph() {
     fi
 }
 
+# The loader finds libraries by this path and its cache alone. What the caller has put there comes first, then the
+# toolkit, then the packages that pip installs.
+find_libraries() {
+    local python folder
+    cuda=${CUDA_HOME:-/usr/local/cuda}
+    while read -r folder; do
+        if [[ -d $folder ]]; then LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder; fi
+    done < <(
+        echo "$cuda/lib64"
+        for python in .venv/bin/python3 python3; do
+            "$python" -c '
+import glob, nvidia
+for packages in nvidia.__path__:
+    print(*glob.glob(packages + "/*/lib"), sep="\n")' 2>/dev/null || true
+        done
+    )
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+}
+
+rehearse() {
+    local folder=target/rehearsal cargo=(cargo) libraries
+    # As CI builds them, so that nothing is built twice.
+    tests "$folder" cuda 'ln -s'
+    libraries=$(realpath "${CARGO_TARGET_DIR:-target}/debug/deps")
+    mkdir -p "$folder/lib"
+    ln -sf "$libraries/libcuda_standin.so" "$folder/lib/libcuda.so"
+    ln -sf "$libraries/libcublas_standin.so" "$folder/lib/libcublas.so"
+    # The program that asks for a device first; cargo builds it for the tests of its package.
+    ln -sf "$libraries/../cuda_allocators" "$folder/cuda_allocators"
+    export LD_LIBRARY_PATH=$PWD/$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} CUDA_STANDIN=mode=eager
+    run "$folder" suite
+}
+
 run() {
     SECONDS=0
     folder=$(realpath "$1")
@@ -201,11 +246,7 @@ run() {
     mkdir -p "$logs"
     arena_train=("$folder/arena-train" --device cuda)
     if [[ -n ${DRY_RUN:-} ]]; then arena_train+=(--data "$DRY_RUN" --batch 4 --steps 5); fi
-    # The loader finds libraries by this path and its cache alone.
-    cuda=${CUDA_HOME:-/usr/local/cuda}
-    if [[ -d $cuda/lib64 ]]; then
-        export LD_LIBRARY_PATH=$cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    fi
+    find_libraries
     local parts=("$@") part status=0
     if [[ $# == 0 ]]; then parts=(suite train memcheck table); fi
     for part in "${parts[@]}"; do declare -F "part_$part" >/dev/null || usage; done
@@ -231,5 +272,6 @@ case ${1:-} in
     '') build target/gpu; run target/gpu ;;
     build) [[ $# == 2 ]] || usage; build "$2" ;;
     run) [[ $# -ge 2 && -x $2/arena-train ]] || usage; shift; run "$@" ;;
+    rehearse) [[ $# == 1 ]] || usage; rehearse ;;
     *) usage ;;
 esac

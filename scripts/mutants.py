@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Applies small faults, one at a time; the tests of the crate must notice each.
 
-scripts/mutants/CRATE.toml lists the faults of a crate: `file`, the `old` text, which occurs in it once, the
-`new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults of a crate
-are built at once in a copy of the tree, under target/mutants, and switched on by an environment variable.
+scripts/mutants/TABLE.toml lists the faults of a crate: `file`, the `old` text, which occurs in it once, the
+`new` text, and what it `breaks`. In the new text, MUTANT is true when the fault is on. All faults are built at
+once in a copy of the tree, under target/mutants, and switched on by an environment variable.
 
-A table may say more: the `crate` that it is of, the `features` that its faults need (only tests whose names hold
-that word are run then), and the crates whose `tests` are the judges. In CUDA C++, MUTANT becomes a macro that the
-kernels are compiled with; NVRTC has to be where scripts/kernels.sh installs it.
+A table is about the crate of its name, whose own tests must notice. It may name another `crate`, the crates whose
+`tests` are run, the `features` that they are built with, and a `filter`: which of their tests.
+
+In CUDA C++, MUTANT becomes a macro that the kernels are compiled with. NVRTC has to be where scripts/kernels.sh
+installs it.
 
 The exit code is 1 when a fault survives, when an old text is not found once, or when tests fail without any.
 """
@@ -36,32 +38,32 @@ LEAST_SECONDS = 60
 SKIPPED = ["--skip", "does_not_compile"]
 
 SWITCH = """
-/// Which fault of this crate's table is on: the crates below have theirs.
+/// Which fault is on, of which table.
 pub(crate) mod mutants {
-    pub(crate) fn is_on(number: u32) -> bool {
-        static ON: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
-        *ON.get_or_init(|| std::env::var("MUTANT").ok()?.strip_prefix("CRATE ")?.parse().ok()) == Some(number)
+    pub(crate) fn is_on(table: &str, number: u32) -> bool {
+        static ON: std::sync::OnceLock<Option<(String, u32)>> = std::sync::OnceLock::new();
+        let on = ON.get_or_init(|| {
+            let on = std::env::var("MUTANT").ok()?;
+            let (table, number) = on.split_once(' ')?;
+            Some((table.to_owned(), number.parse().ok()?))
+        });
+        on.as_ref().is_some_and(|on| on.1 == number && on.0 == table)
     }
 }
 """
+
+
 # The same for kernels: an option for their compiler.
+KERNEL_COMPILER = "src/backend/cuda/compile.rs"
 KERNEL_OPTIONS = '"--std=c++17"'
 KERNEL_SWITCH = """
         &format!("--define-macro=MUTANT={}", std::env::var("MUTANT").ok()
-            .and_then(|on| on.strip_prefix("CRATE ")?.parse::<u32>().ok()).unwrap_or(0))"""
+            .and_then(|on| on.strip_prefix("TABLE ")?.parse::<u32>().ok()).unwrap_or(0))"""
 
 
-class Table:
-    """The faults of one file of faults, numbered on from those of its crate's other table."""
-
-    def __init__(self, name):
-        content = tomllib.loads((TABLES / f"{name}.toml").read_text())
-        self.name = name
-        self.crate = content.get("crate", name)
-        self.features = content.get("features")
-        self.judges = content.get("tests", [self.crate])
-        first = 1 if self.features is None else 1001
-        self.mutants = list(enumerate(content["mutant"], first))
+def load(name):
+    table = tomllib.loads((TABLES / f"{name}.toml").read_text())
+    return {"name": name, "crate": name, "tests": [table.get("crate", name)], "features": [], "filter": []} | table
 
 
 def copy_tree():
@@ -88,41 +90,37 @@ def write_tree(contents):
 
 def apply(table, contents):
     """Puts all faults of a table into its crate's files; gives the number of those whose text is not there once."""
-    lost, crate = 0, table.crate
-    for number, mutant in table.mutants:
+    lost, crate = 0, table["crate"]
+    if any(mutant["file"].endswith(".cu") for mutant in table["mutant"]):
+        name = f"crates/{crate}/{KERNEL_COMPILER}"
+        text = contents.get(name, b"").decode()
+        if text.count(KERNEL_OPTIONS) != 1:
+            print(f"{table['name']}: the options of the kernels' compiler are not in {name}")
+            return 1
+        switch = f"{KERNEL_OPTIONS}, {KERNEL_SWITCH.replace('TABLE', table['name'])}"
+        contents[name] = text.replace(KERNEL_OPTIONS, switch).encode()
+    for number, mutant in enumerate(table["mutant"], 1):
         name = f"crates/{crate}/{mutant['file']}"
         text = contents.get(name, b"").decode()
         if text.count(mutant["old"]) != 1:
-            print(f"{crate} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
+            print(f"{table['name']} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
             lost += 1
             continue
-        switch = f"MUTANT == {number}" if name.endswith(".cu") else f"crate::mutants::is_on({number})"
-        contents[name] = text.replace(mutant["old"], mutant["new"].replace("MUTANT", switch)).encode()
+        on = f'crate::mutants::is_on("{table["name"]}", {number})'
+        if name.endswith(".cu"):
+            on = f"MUTANT == {number}"
+        contents[name] = text.replace(mutant["old"], mutant["new"].replace("MUTANT", on)).encode()
     return lost
 
 
-def apply_switches(tables, contents):
-    """Gives each crate its switch, and the compiler of its kernels."""
-    for crate in {table.crate for table in tables}:
-        contents[f"crates/{crate}/src/lib.rs"] += SWITCH.replace("CRATE", crate).encode()
-    for crate in {table.crate for table in tables if any(m["file"].endswith(".cu") for _, m in table.mutants)}:
-        name = f"crates/{crate}/src/backend/cuda/compile.rs"
-        text = contents[name].decode()
-        if text.count(KERNEL_OPTIONS) != 1:
-            sys.exit(f"the options of the kernels' compiler are not in {name}")
-        switch = KERNEL_SWITCH.replace("CRATE", crate)
-        contents[name] = text.replace(KERNEL_OPTIONS, f"{KERNEL_OPTIONS}, {switch}").encode()
-
-
 def build(crates, features):
-    """The test programs of each crate."""
+    """The test programs of some crates, each with its crate."""
     manifests = [tomllib.loads((TREE / "crates" / crate / "Cargo.toml").read_text()) for crate in crates]
     packages = [word for manifest in manifests for word in ("--package", manifest["package"]["name"])]
     command = ["cargo", "test", *packages, "--lib", "--tests", "--no-run", "--message-format=json"]
-    if features is not None:
-        command += ["--features", features]
+    command += [f"--features={feature}" for feature in features]
     # Most of the build is what others have written, and little of that is run often enough to be optimised.
-    for package in ('"*"', "cuda-standin", "cublas-standin"):
+    for package in ['"*"'] + ([] if features else ["cuda-standin", "cublas-standin"]):
         command += ["--config", f"profile.dev.package.{package}.opt-level=0"]
     environment = os.environ | {"CARGO_TARGET_DIR": str(WORK / "target"), "CARGO_INCREMENTAL": "0"}
     done = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -132,21 +130,21 @@ def build(crates, features):
             if message.get("message", {}).get("level") == "error":
                 print(message["message"]["rendered"])
         sys.exit(f"the tree does not build with its faults:\n{done.stderr[-2000:]}")
-    programs = {crate: [] for crate in crates}
-    for message in messages:
-        if message.get("profile", {}).get("test") and message.get("executable"):
-            programs[Path(message["manifest_path"]).parent.name].append(message["executable"])
-    return programs
+    return [
+        (Path(message["manifest_path"]).parent.name, message["executable"])
+        for message in messages
+        if message.get("profile", {}).get("test") and message.get("executable")
+    ]
 
 
-def run(table, judge, program, number):
-    """Whether a test program passes with a fault on, and its seconds."""
+def run(table, crate, program, number):
+    """Whether a crate's test program passes with a fault on, and its seconds."""
     nvrtc = [str(path) for path in ROOT.glob(".venv/lib/python*/site-packages/nvidia/cuda_nvrtc/lib")]
     # The same random programs each time, so that a fault noticed once is noticed always.
     environment = os.environ | {
         "PROPTEST_RNG_SEED": "1",
-        "MUTANT": f"{table.crate} {number}",
-        "CARGO_MANIFEST_DIR": str(TREE / "crates" / judge),
+        "MUTANT": f"{table['name']} {number}",
+        "CARGO_MANIFEST_DIR": str(TREE / "crates" / crate),
         "LD_LIBRARY_PATH": ":".join([*nvrtc, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
         "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -154,8 +152,8 @@ def run(table, judge, program, number):
     }
     begin = time.monotonic()
     with subprocess.Popen(
-        [program, "--test-threads=2", *SKIPPED, *([table.features] if table.features else [])],
-        cwd=TREE / "crates" / judge, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [program, "--test-threads=2", *SKIPPED, *table["filter"]],
+        cwd=TREE / "crates" / crate, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as tests:
         limit = threading.Timer(LIMIT_SECONDS, tests.kill)
         limit.start()
@@ -168,8 +166,7 @@ def run(table, judge, program, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all that there are, if none is named")
-    parser.add_argument("--plain", action="store_true", help="only tables that need no features, if none is named")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all, if none is named")
     parser.add_argument("--sample", type=int, help="only so many faults of each table")
     parser.add_argument("--minutes", type=float, help="as many faults as fit into so many minutes, the build included")
     parser.add_argument("--seed", default="", help="says which ones, as a commit's hash does")
@@ -177,40 +174,41 @@ def main():
     parser.add_argument("--check", action="store_true", help="only look whether every text is found")
     options = parser.parse_args()
 
-    tables = [Table(name) for name in options.tables or sorted(table.stem for table in TABLES.glob("*.toml"))]
-    if options.plain:
-        tables = [table for table in tables if table.features is None]
+    tables = [load(name) for name in options.tables or sorted(table.stem for table in TABLES.glob("*.toml"))]
     TREE.mkdir(parents=True, exist_ok=True)
     contents, todo, lost = copy_tree(), [], 0
     for table in tables:
         lost += apply(table, contents)
-        chosen = [(table, number, mutant) for number, mutant in table.mutants if options.only in (None, number)]
+        chosen = [(table, number, mutant) for number, mutant in enumerate(table["mutant"], 1)]
+        if options.only:
+            chosen = chosen[options.only - 1 : options.only]
         if options.sample is not None:
             chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
         todo += chosen
+    for crate in {table["crate"] for table in tables}:
+        contents[f"crates/{crate}/src/lib.rs"] += SWITCH.encode()
     if options.check or lost:
         sys.exit(lost > 0)
     if options.minutes is not None:
         random.Random(options.seed).shuffle(todo)
 
-    apply_switches(tables, contents)
     write_tree(contents)
     start = time.monotonic()
-    programs = {}
-    for features in {table.features for table in tables}:
-        judges = sorted({judge for table in tables if table.features == features for judge in table.judges})
-        programs[features] = build(judges, features)
+    built = {}
+    for features in sorted({tuple(table["features"]) for table in tables}):
+        crates = {crate for table in tables if tuple(table["features"]) == features for crate in table["tests"]}
+        built[features] = build(sorted(crates), features)
     print(f"built in {time.monotonic() - start:.0f} s", flush=True)
-    judges = {}
+    programs = {}
     for table in tables:
         timed = []
-        for judge in table.judges:
-            for program in programs[table.features][judge]:
-                passed, seconds = run(table, judge, program, 0)
+        for crate, program in built[tuple(table["features"])]:
+            if crate in table["tests"]:
+                passed, seconds = run(table, crate, program, 0)
                 if not passed:
                     sys.exit(f"{Path(program).name} fails without a fault")
-                timed.append((seconds, judge, program))
-        judges[table.name] = [(judge, program) for _, judge, program in sorted(timed)]
+                timed.append((seconds, crate, program))
+        programs[table["name"]] = [(crate, program) for _, crate, program in sorted(timed)]
 
     begin, survivors, tried = time.monotonic(), [], 0
     end = None if options.minutes is None else max(start + options.minutes * 60, begin + LEAST_SECONDS)
@@ -218,14 +216,15 @@ def main():
         if end is not None and time.monotonic() > end:
             break
         tried += 1
-        noticed = next((p for judge, p in judges[table.name] if not run(table, judge, p, number)[0]), None)
+        name = table["name"]
+        noticed = next((tests[1] for tests in programs[name] if not run(table, *tests, number)[0]), None)
         by = f"noticed by {Path(noticed).name.rsplit('-', 1)[0]}" if noticed else "SURVIVES"
-        print(f"{table.crate} {number}: {by}: {mutant['breaks']}", flush=True)
+        print(f"{name} {number}: {by}: {mutant['breaks']}", flush=True)
         if noticed is None:
-            survivors.append((table.crate, number, mutant["breaks"]))
+            survivors.append((name, number, mutant["breaks"]))
     print(f"{tried} of {len(todo)} faults tried, {len(survivors)} survived, {time.monotonic() - begin:.0f} s")
-    for crate, number, breaks in survivors:
-        print(f"  {crate} {number}: {breaks}")
+    for name, number, breaks in survivors:
+        print(f"  {name} {number}: {breaks}")
     sys.exit(bool(survivors))
 
 

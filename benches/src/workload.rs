@@ -62,7 +62,7 @@ impl Allocator for Watermark {
         let done = self.0.scope(|scope| {
             for &bytes in sizes {
                 let buffer = scope.alloc::<u8>(bytes)?;
-                black_box(buffer.address());
+                black_box(buffer.bare_address());
                 forget(buffer);
             }
             arena_scope::Ok(())
@@ -78,7 +78,7 @@ impl Allocator for Watermark {
                 match *op {
                     Op::Alloc { slot, bytes } => {
                         let buffer = scope.alloc::<u8>(bytes)?;
-                        black_box(buffer.address());
+                        black_box(buffer.bare_address());
                         slots[slot] = Some(buffer);
                     }
                     Op::Drop { slot } => slots[slot] = None,

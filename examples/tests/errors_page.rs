@@ -21,7 +21,7 @@ const TYPES: &[(&str, &str)] = &[
     ("Shortage", "arena-core/src/error.rs"),
     ("GuardZone", "arena-core/src/error.rs"),
     ("BadAlignment", "arena-core/src/bytes.rs"),
-    ("SlotTableError", "arena-core/src/plan/slots.rs"),
+    ("SlotTableError", "arena-core/src/plan/table.rs"),
     ("NotSteady", "arena-scope/src/steady_state.rs"),
     ("Divergence", "arena-scope/src/steady_state.rs"),
     ("DivergenceAt", "arena-scope/src/steady_state.rs"),

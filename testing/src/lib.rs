@@ -1,8 +1,12 @@
 //! What the tests of several crates share.
 
+mod nvrtc;
+
 use std::env;
 use std::io::Write;
 use std::process::{Command, Stdio};
+
+pub use nvrtc::open_nvrtc;
 
 /// The environment variable that, set to 1, lets a test that cannot run here pass.
 pub const ALLOW_SKIPS: &str = "ARENA_ALLOW_SKIPS";

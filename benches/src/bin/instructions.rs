@@ -79,7 +79,7 @@ fn steps(arena: &mut Arena, times: usize) -> Result<(), Error> {
 fn allocate(step: &Scope<'_, '_>, times: usize) -> Result<(), Error> {
     for _ in 0..times {
         let buffer = step.alloc::<u8>(black_box(BYTES))?;
-        black_box(buffer.address());
+        black_box(buffer.bare_address());
         forget(buffer);
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use arena_scope::cudarc::driver::{CudaStream, DriverError, result, sys};
-use arena_scope::{Arena, Cuda, Device};
+use arena_scope::{Arena, Cuda};
 
 use super::requests::{Request, Requests};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use arena_scope::record::{StepEvent, StepLog};
-use arena_scope::{ByteSize, Probe, Reset};
+use arena_scope::{Arena, ByteSize, Probe, Reset};
 use arena_train::backend::host::AdamConfig;
 use arena_train::backend::{Backend, ProbeBackend};
 use arena_train::data::Dataset;
@@ -61,9 +61,9 @@ impl Requests {
             ahead: None,
         };
         let any = ByteSize::bytes_exact(1 << 61);
-        let mut trainer =
-            Trainer::new(Probe::like(device), ProbeBackend::of(backend), config, any)?;
-        trainer.record();
+        let mut arena = Arena::builder(Probe::like(device)).capacity(any).build()?;
+        arena.record(None);
+        let mut trainer = Trainer::on(arena, ProbeBackend::of(backend), config)?;
         trainer.train(&data, &AtomicBool::new(false), |_| ())?;
         let log = trainer.arena().recorded(TRAIN.variant(images as u64));
         let mut requests = Self::of(&log.context("a step was recorded")?);

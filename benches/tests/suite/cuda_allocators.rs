@@ -19,14 +19,21 @@ fn requests(device: &Cuda) -> Requests {
     Requests::record(device, &CudaBackend::from_ptx(device, PTX).unwrap(), 4).unwrap()
 }
 
-/// Calls for memory of three steps, after a first one.
-fn calls(standin: &Standin, allocator: Box<dyn DeviceAllocator>, requests: &Requests) -> [u64; 4] {
+/// That three steps, after a first one, make so many calls for memory.
+fn calls_are(
+    expected: [u64; 4],
+    standin: &Standin,
+    allocator: Box<dyn DeviceAllocator>,
+    requests: &Requests,
+) {
     let mut allocators = [allocator];
     measure(&mut allocators, requests, 1, 1).unwrap();
     standin.clear_calls();
     // A round is run twice, with and without a clock, after as many steps to warm up.
     measure(&mut allocators, requests, 1, 1).unwrap();
-    NAMES.map(|name| standin.calls(name))
+    if !standin.is_real_driver() {
+        assert_eq!(NAMES.map(|name| standin.calls(name)), expected);
+    }
 }
 
 #[test]
@@ -46,13 +53,17 @@ fn the_arena_and_its_graph_call_the_driver_for_no_memory() {
     let standin = Standin::load().unwrap();
     let requests = requests(&Cuda::new(0).unwrap());
     let watermark = Watermark::new(Cuda::new(0).unwrap(), &requests).unwrap();
-    assert_eq!(calls(&standin, Box::new(watermark), &requests), [0; 4]);
-    let fills = requests.buffers as u64 * STEPS;
-    assert_eq!(standin.calls("cuMemsetD8Async"), fills, "each buffer is used");
+    calls_are([0; 4], &standin, Box::new(watermark), &requests);
+    if !standin.is_real_driver() {
+        let fills = requests.buffers as u64 * STEPS;
+        assert_eq!(standin.calls("cuMemsetD8Async"), fills, "each buffer is used");
+    }
     let graph = Graph::new(Cuda::new(0).unwrap(), &requests).unwrap();
-    assert_eq!(calls(&standin, Box::new(graph), &requests), [0; 4]);
-    assert_eq!((standin.calls("cuGraphLaunch"), standin.calls("cuMemsetD8Async")), (STEPS, 0));
-    assert_eq!(standin.calls("cuStreamSynchronize"), STEPS + 1, "once a step, and at the end");
+    calls_are([0; 4], &standin, Box::new(graph), &requests);
+    if !standin.is_real_driver() {
+        assert_eq!((standin.calls("cuGraphLaunch"), standin.calls("cuMemsetD8Async")), (STEPS, 0));
+        assert_eq!(standin.calls("cuStreamSynchronize"), STEPS + 1, "once a step, and at the end");
+    }
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
@@ -64,9 +75,9 @@ fn the_driver_s_allocators_are_called_for_each_buffer() {
         let requests = requests(&device);
         let n = requests.buffers as u64 * STEPS;
         let pooled = DriverAsync::new(&device).unwrap();
-        assert_eq!(calls(&standin, Box::new(pooled), &requests), [0, 0, n, n]);
+        calls_are([0, 0, n, n], &standin, Box::new(pooled), &requests);
         let plain = DriverSync::new(&device).unwrap();
-        assert_eq!(calls(&standin, Box::new(plain), &requests), [n, n, 0, 0]);
+        calls_are([n, n, 0, 0], &standin, Box::new(plain), &requests);
     }
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }

@@ -1,6 +1,7 @@
 //! What a program demands of a region, so that the smallest capacity can be told.
 //!
-//! The transient and persistent parts need their highest cursor, which no capacity changes. The
+//! The transient and persistent parts need their highest cursor, which no capacity changes. It is noted for each kind
+//! of step, so that it can be told what the run would demand if its steps ended elsewhere, as under plans. The
 //! kept part grows down from the top, so its padding depends on the capacity itself; therefore its
 //! requests are remembered, and tried against a capacity by the very arithmetic that serves them.
 
@@ -17,20 +18,17 @@ use self::trial::Trial;
 use crate::bytes::Alignment;
 use crate::layout::Span;
 
-/// One change of the kept zone, and what the cursor did until then.
+/// What a run did with the region, in order.
 #[derive(Debug, Clone, Copy)]
-struct Step {
-    /// The highest cursor since the step before.
-    high_bytes: u64,
-    change: Change,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Change {
+enum Step {
+    /// The highest cursor of steps of one kind, or outside of steps, between two changes of the kept zone.
+    High {
+        kind: Option<u32>,
+        bytes: u64,
+    },
     Keep {
         bytes: u64,
         alignment: Alignment,
-        cursor_bytes: u64,
     },
     /// Gives back the `n`-th `Keep`.
     GiveBack {
@@ -40,11 +38,13 @@ enum Change {
 
 /// The record of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Demand {
+pub struct Demand {
     base_address: u64,
     steps: Vec<Step>,
-    /// The highest cursor since the last step.
-    high_bytes: u64,
+    /// The highest cursors since the last change, sorted by the kind of step.
+    highs: Vec<(Option<u32>, u64)>,
+    /// The kind of the open step.
+    kind: Option<u32>,
     /// How many `Keep`s there were.
     keeps: usize,
     /// Which of them are alive, by where they start in the recording region.
@@ -53,33 +53,89 @@ pub(crate) struct Demand {
 
 impl Demand {
     pub(crate) fn new(base_address: u64) -> Self {
-        Self { base_address, steps: Vec::new(), high_bytes: 0, keeps: 0, alive: HashMap::new() }
+        Self {
+            base_address,
+            steps: Vec::new(),
+            // Room for the kinds of a usual loop, so that a second kind allocates nothing in a step.
+            highs: Vec::with_capacity(16),
+            kind: None,
+            keeps: 0,
+            alive: HashMap::new(),
+        }
+    }
+
+    /// What follows happens in a step of this kind, or outside of steps.
+    pub(crate) fn set_kind(&mut self, kind: Option<u32>) {
+        self.kind = kind;
+    }
+
+    /// Forgets the kinds so far: their numbers will mean others.
+    pub(crate) fn forget_kinds(&mut self) {
+        let highs = std::mem::take(&mut self.highs);
+        highs.into_iter().for_each(|(_, bytes)| self.note_cursor_of(None, bytes));
+        for step in &mut self.steps {
+            if let Step::High { kind, .. } = step {
+                *kind = None;
+            }
+        }
+        self.kind = None;
     }
 
     /// Notes a cursor that is about to fall.
     pub(crate) fn note_cursor(&mut self, cursor_bytes: u64) {
-        self.high_bytes = self.high_bytes.max(cursor_bytes);
+        self.note_cursor_of(self.kind, cursor_bytes);
+    }
+
+    /// The same, whatever kind of step is open.
+    pub(crate) fn note_cursor_of(&mut self, kind: Option<u32>, cursor_bytes: u64) {
+        match self.highs.binary_search_by_key(&kind, |high| high.0) {
+            Ok(at) => self.highs[at].1 = self.highs[at].1.max(cursor_bytes),
+            Err(at) => self.highs.insert(at, (kind, cursor_bytes)),
+        }
     }
 
     /// Notes that a buffer was kept at `span`, while the cursor stood at `cursor_bytes`.
     pub(crate) fn note_keep(&mut self, span: Span, alignment: Alignment, cursor_bytes: u64) {
-        let bytes = span.len_bytes();
         self.alive.insert(span.start_bytes, self.keeps);
         self.keeps += 1;
-        self.note(Change::Keep { bytes, alignment, cursor_bytes }, cursor_bytes);
+        self.note(Step::Keep { bytes: span.len_bytes(), alignment }, cursor_bytes);
     }
 
     /// Notes that the kept buffer at `span` was given back.
     pub(crate) fn note_give_back(&mut self, span: Span, cursor_bytes: u64) {
         if let Some(keep) = self.alive.remove(&span.start_bytes) {
-            self.note(Change::GiveBack { keep }, cursor_bytes);
+            self.note(Step::GiveBack { keep }, cursor_bytes);
         }
     }
 
-    fn note(&mut self, change: Change, cursor_bytes: u64) {
+    fn note(&mut self, change: Step, cursor_bytes: u64) {
         self.note_cursor(cursor_bytes);
-        self.steps.push(Step { high_bytes: self.high_bytes, change });
-        self.high_bytes = cursor_bytes;
+        self.steps.extend(self.highs.drain(..).map(|(kind, bytes)| Step::High { kind, bytes }));
+        self.steps.push(change);
+        self.note_cursor(cursor_bytes);
+    }
+
+    /// The same run, if each step of a kind had raised the cursor at once to this end and no further, in bytes from
+    /// the base. A kind without one stays as it is.
+    #[must_use]
+    pub fn with_ends(&self, end_bytes: impl Fn(u32) -> Option<u64>) -> Self {
+        let mut other = self.clone();
+        let set = |kind: Option<u32>, bytes: &mut u64| {
+            *bytes = kind.and_then(&end_bytes).unwrap_or(*bytes);
+        };
+        other.highs.iter_mut().for_each(|(kind, bytes)| set(*kind, bytes));
+        for step in &mut other.steps {
+            if let Step::High { kind, bytes } = step {
+                set(*kind, bytes);
+            }
+        }
+        other
+    }
+
+    /// All of it in order.
+    fn steps(&self) -> impl Iterator<Item = Step> {
+        let last = self.highs.iter().map(|&(kind, bytes)| Step::High { kind, bytes });
+        self.steps.iter().copied().chain(last)
     }
 
     /// The smallest capacity in bytes for which the same requests fit.
@@ -88,10 +144,11 @@ impl Demand {
     /// tops for which the buffers find their places in the same way until then. With one alignment
     /// besides 1 that takes a few trials, or some hundred for thousands of buffers. Where many kept
     /// buffers have many large alignments and odd sizes, there can be very many ways.
-    pub(crate) fn smallest_capacity_bytes(&self) -> u64 {
-        let alignments = self.steps.iter().filter_map(|step| match step.change {
-            Change::Keep { alignment, .. } => Some(alignment),
-            Change::GiveBack { .. } => None,
+    #[must_use]
+    pub fn smallest_capacity_bytes(&self) -> u64 {
+        let alignments = self.steps.iter().filter_map(|step| match step {
+            Step::Keep { alignment, .. } => Some(*alignment),
+            _ => None,
         });
         let units = Units::new(alignments);
         let (mut top, mut block) = (self.address(self.unpadded_bytes()), units.all());
@@ -118,19 +175,17 @@ impl Demand {
     /// Does all steps in a zone, if its top is of use.
     fn run(&self, zone: &mut Trial<'_>) {
         let mut kept = Vec::with_capacity(self.keeps);
-        for step in &self.steps {
-            if !zone.note_floor(self.address(step.high_bytes)) {
-                return;
-            }
-            match step.change {
-                Change::Keep { bytes, alignment, cursor_bytes } => {
-                    kept.push(zone.place(bytes, alignment));
-                    zone.note_floor(self.address(cursor_bytes));
+        for step in self.steps() {
+            match step {
+                Step::High { bytes, .. } => {
+                    if !zone.note_floor(self.address(bytes)) {
+                        return;
+                    }
                 }
-                Change::GiveBack { keep } => zone.give_back(kept[keep]),
+                Step::Keep { bytes, alignment } => kept.push(zone.place(bytes, alignment)),
+                Step::GiveBack { keep } => zone.give_back(kept[keep]),
             }
         }
-        zone.note_floor(self.address(self.high_bytes));
     }
 
     fn address(&self, offset_bytes: u64) -> i128 {
@@ -139,19 +194,18 @@ impl Demand {
 
     /// The most bytes at once of the cursor and the kept buffers, as if nothing were aligned.
     fn unpadded_bytes(&self) -> u64 {
-        let (mut most_bytes, mut kept_bytes, mut sizes) = (self.high_bytes, 0, Vec::new());
-        for step in &self.steps {
-            most_bytes = u64::max(most_bytes, step.high_bytes + kept_bytes);
-            match step.change {
-                Change::Keep { bytes, cursor_bytes, .. } => {
+        let (mut most_bytes, mut kept_bytes, mut sizes) = (0, 0, Vec::new());
+        for step in self.steps() {
+            match step {
+                Step::High { bytes, .. } => most_bytes = u64::max(most_bytes, bytes + kept_bytes),
+                Step::Keep { bytes, .. } => {
                     sizes.push(bytes);
                     kept_bytes += bytes;
-                    most_bytes = u64::max(most_bytes, cursor_bytes + kept_bytes);
                 }
-                Change::GiveBack { keep } => kept_bytes -= sizes[keep],
+                Step::GiveBack { keep } => kept_bytes -= sizes[keep],
             }
         }
-        u64::max(most_bytes, self.high_bytes + kept_bytes)
+        most_bytes
     }
 }
 
@@ -186,21 +240,18 @@ mod tests {
     fn fits(demand: &Demand, capacity_bytes: u64) -> bool {
         let mut zone = KeptZone::new(demand.base_address, capacity_bytes);
         let mut spans = Vec::new();
-        for step in &demand.steps {
-            if step.high_bytes > zone.floor_bytes() {
-                return false;
-            }
-            match step.change {
-                Change::Keep { bytes, alignment, cursor_bytes } => {
-                    match zone.place(bytes, alignment, cursor_bytes) {
-                        Some(span) => spans.push(span),
-                        None => return false,
-                    }
-                }
-                Change::GiveBack { keep } => zone.give_back(spans[keep]),
+        for step in demand.steps() {
+            match step {
+                Step::High { bytes, .. } if bytes > zone.floor_bytes() => return false,
+                Step::High { .. } => {}
+                Step::Keep { bytes, alignment } => match zone.place(bytes, alignment, 0) {
+                    Some(span) => spans.push(span),
+                    None => return false,
+                },
+                Step::GiveBack { keep } => zone.give_back(spans[keep]),
             }
         }
-        demand.high_bytes <= zone.floor_bytes()
+        true
     }
 
     #[derive(Debug, Clone)]
@@ -297,6 +348,39 @@ mod tests {
         ops.extend([Op::GiveBack(1), Op::Keep(150, 0), Op::Cursor(74)]);
         ops.extend([Op::GiveBack(2), Op::Keep(7, 7)]);
         check_is_the_first_of_all(&demand_of(3, ops)).unwrap();
+    }
+
+    #[test]
+    fn with_other_ends_it_is_the_run_whose_steps_end_there() {
+        let kept = |at: u64| Span { start_bytes: (1 << 20) - at, end_bytes: (1 << 20) - at + 100 };
+        let run = |ends: [u64; 2]| {
+            let mut demand = Demand::new(0);
+            demand.note_cursor(40); // before there is a step
+            for _ in 0..2 {
+                demand.set_kind(Some(0));
+                demand.note_cursor(ends[0]);
+                demand.set_kind(Some(1));
+                demand.note_keep(kept(256), Alignment::DEFAULT, ends[1]);
+                demand.note_cursor(ends[1]);
+                demand.set_kind(None);
+                demand.note_give_back(kept(256), 40);
+                demand.note_keep(kept(512), Alignment::ONE, 40);
+                demand.note_give_back(kept(512), 40);
+            }
+            demand
+        };
+        let recorded = run([3000, 900]);
+        for ends in [[500, 100], [100, 700], [4000, 4000], [0, 0]] {
+            let planned = recorded.with_ends(|kind| Some(ends[kind as usize]));
+            let expected = run(ends).smallest_capacity_bytes();
+            assert_eq!(planned.smallest_capacity_bytes(), expected, "{ends:?}");
+        }
+        let partly = recorded.with_ends(|kind| (kind == 0).then_some(10));
+        assert_eq!(partly.smallest_capacity_bytes(), run([10, 900]).smallest_capacity_bytes());
+        let mut forgotten = recorded.clone();
+        forgotten.forget_kinds();
+        let unchanged = forgotten.with_ends(|_| Some(0)).smallest_capacity_bytes();
+        assert_eq!(unchanged, recorded.smallest_capacity_bytes());
     }
 
     #[test]

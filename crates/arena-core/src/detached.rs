@@ -56,6 +56,10 @@ impl<T> Detached<T> {
         self.len() == 0
     }
 
+    pub(crate) const fn len_bytes(&self) -> u64 {
+        self.len() as u64 * size_of::<T>() as u64
+    }
+
     /// The address and the packed word of a buffer that goes on as a transient one: it is not dropped here.
     pub(crate) fn into_parts(mut self) -> (u64, u64) {
         let parts = (self.address, self.packed);

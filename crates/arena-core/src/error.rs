@@ -276,6 +276,15 @@ pub enum ErrorKind {
         /// What was to be done.
         what: &'static str,
     },
+    /// The operating system gave no thread.
+    #[error("the operating system gives no thread for {what}: {cause}")]
+    NoThread {
+        /// What was to be done on it.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
     /// A step cannot be captured as a graph.
     #[error("the step cannot be captured: {reason}")]
     NotCaptured {

@@ -72,7 +72,7 @@ fn device_error(reason: &str) -> DeviceError {
 )]
 #[case(
     SlotTableError::TooMany { slots: 1 << 20 }.into(),
-    "a plan of 1048576 slots has too many slots or too many successors"
+    "a plan of 1048576 slots has too many slots"
 )]
 #[case(
     ErrorKind::WrongDevice { what: "the stream".to_owned(), device: "cuda:0".to_owned() },
@@ -88,6 +88,10 @@ fn device_error(reason: &str) -> DeviceError {
 #[case(
     ErrorKind::NoChoice { what: "" },
     "nothing to choose from was given for (unnamed): give at least one choice"
+)]
+#[case(
+    ErrorKind::NoThread { what: "the planner", cause: std::io::Error::other("") },
+    "the operating system gives no thread for the planner: "
 )]
 #[case(
     ErrorKind::NotCaptured { reason: "no step has run before".to_owned() },
@@ -168,7 +172,7 @@ const END: &str =
         is_outgrown: false,
     }),
     "; its plan takes 0 bytes, deviations so far: 1 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
-     0 smaller (steps that deviated: 1)"
+     0 smaller, 0 smaller by design (steps that deviated: 1)"
 )]
 #[case::under_a_plan_that_is_what_does_not_fit(
     None,
@@ -179,8 +183,8 @@ const END: &str =
         is_outgrown: true,
     }),
     "; its plan takes 1 bytes, deviations so far: 0 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
-     0 smaller (steps that deviated: 0). The plan does not fit, though the step would without it: the next \
-     step of this kind does not follow it"
+     0 smaller, 0 smaller by design (steps that deviated: 0). The plan does not fit, though the step would \
+     without it: the next step of this kind does not follow it"
 )]
 fn out_of_memory_says_what_is_known(
     #[case] scope: Option<(&'static str, Option<(u64, u64)>)>,

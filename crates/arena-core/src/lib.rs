@@ -54,6 +54,7 @@ mod signature;
 mod stats;
 mod step_log;
 mod steps;
+mod uses;
 mod zones;
 
 pub use buffer::{Persistent, Transient, View, ViewMut};
@@ -73,10 +74,12 @@ pub use reset::{POISON_BYTE, Reset};
 pub use signature::StepSignature;
 pub use stats::Stats;
 pub use step_log::{StepEvent, StepLog};
+pub use uses::{LastUse, RecordedRequest};
 
 /// What `arena-scope` is built on. No other crate may use it: it can change with every version.
 #[doc(hidden)]
 pub mod for_scopes {
+    pub use crate::demand::Demand;
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;

@@ -38,6 +38,12 @@ impl OrderedSet {
         Self { nodes: Vec::new(), root: NONE, spare: NONE, added: 0 }
     }
 
+    /// Takes all keys out, and keeps their room.
+    pub(crate) fn clear(&mut self) {
+        self.nodes.clear();
+        (self.root, self.spare) = (NONE, NONE);
+    }
+
     /// Adds a key that is not in the set.
     pub(crate) fn insert(&mut self, key: Key, weight: u64) {
         self.added += 1;
@@ -46,7 +52,8 @@ impl OrderedSet {
         let at = self.spare;
         let at = if at == NONE {
             self.nodes.push(node);
-            u32::try_from(self.nodes.len() - 1).expect("each gap lies above a kept buffer")
+            u32::try_from(self.nodes.len() - 1)
+                .expect("four billion keys take more memory than there is")
         } else {
             self.spare = self.nodes[at as usize].right;
             self.nodes[at as usize] = node;
@@ -164,6 +171,12 @@ impl OrderedSet {
             self.weigh(after);
             after
         }
+    }
+}
+
+impl Default for OrderedSet {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::device::{Device, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 use crate::fence::Fences;
 use crate::layout::{Span, region_fits};
+use crate::uses::Uses;
 
 /// One contiguous range of device addresses, and the device that it came from.
 ///
@@ -34,6 +35,8 @@ pub struct Region<D: Device> {
     returned: Mutex<Vec<Span>>,
     /// Whether there may be any: a close looks here first, and usually takes no lock.
     any_returned: AtomicBool,
+    /// Which of its buffers a recorded step uses. It lies here because a view knows its region alone.
+    uses: Uses,
 }
 
 impl<D: Device> Region<D> {
@@ -62,6 +65,7 @@ impl<D: Device> Region<D> {
             pins: AtomicU64::new(0),
             returned: Mutex::new(Vec::new()),
             any_returned: AtomicBool::new(false),
+            uses: Uses::default(),
             device,
         };
         // From here on the region's drop gives the memory back.
@@ -128,6 +132,11 @@ impl<D: Device> Region<D> {
 
     pub(crate) fn fences(&self) -> &Fences<D> {
         &self.fences
+    }
+
+    #[inline]
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
     }
 
     pub(crate) fn count_driver_allocation(&self) {

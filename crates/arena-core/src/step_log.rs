@@ -1,8 +1,10 @@
-//! The record of a step: its requests and drops in order. It is kept only while the program asks for it.
+//! The record of a step: its requests and drops in order, and where its buffers were used last. It is kept only
+//! while the program asks for it.
 
 #![forbid(unsafe_code)]
 
 use crate::bytes::Alignment;
+use crate::uses::{RecordedRequest, Recording};
 
 /// One thing that happened to the transient part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,18 +38,57 @@ pub enum StepEvent {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepLog {
     events: Vec<StepEvent>,
+    recording: Recording,
 }
 
 impl StepLog {
+    /// An empty log, which allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { events: Vec::new(), recording: Recording::new() }
+    }
+
+    /// Whether it has no event.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// The events in order.
     #[must_use]
     pub fn events(&self) -> &[StepEvent] {
         &self.events
     }
 
-    /// Forgets the events and keeps their room.
+    /// Where each request was made and its buffer used last, in the order of the [`StepEvent::Alloc`]s.
+    ///
+    /// The handle of a buffer is usually dropped where it goes out of scope, which is no call, so a drop has no
+    /// site. It came after the event before it.
+    #[must_use]
+    pub fn requests(&self) -> &[RecordedRequest] {
+        self.recording.requests()
+    }
+
+    /// The host memory that it takes.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        (self.events.capacity() * size_of::<StepEvent>()) as u64 + self.recording.host_bytes()
+    }
+
+    /// Forgets everything and keeps the room for it.
     pub fn clear(&mut self) {
         self.events.clear();
+        self.recording.clear();
+    }
+
+    /// Takes out what is written while the step runs.
+    pub(crate) fn take_recording(&mut self) -> Recording {
+        std::mem::take(&mut self.recording)
+    }
+
+    /// Puts it back.
+    pub(crate) fn set_recording(&mut self, recording: Recording) {
+        self.recording = recording;
     }
 
     /// Forgets the last event, of a request that failed after all.

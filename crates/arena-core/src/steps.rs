@@ -252,6 +252,7 @@ impl<D: Device> Steps<D> {
             demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());
         }
         let (address, region) = (self.address_of(span), Arc::clone(&self.region));
+        region.uses().forget(address, bytes);
         // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
         // lies in the zones of this region. 3: neither the bump nor the kept zone gives a byte of
         // it away again before the buffer's drop.
@@ -372,13 +373,55 @@ impl<D: Device> Steps<D> {
     }
 }
 
+// What the run demands of the region.
+impl<D: Device> Steps<D> {
+    /// Notes from now on what the run demands, or stops. A device that only measures always does. The kinds of step
+    /// so far are forgotten.
+    pub fn record_demand(&mut self, records: bool) {
+        let measures = self.demand.take().filter(|_| D::MEASURES_ONLY);
+        self.demand = (records || D::MEASURES_ONLY).then(|| {
+            let demand = measures.map(RefCell::into_inner);
+            let mut demand = demand.unwrap_or_else(|| self.demand_of_now());
+            demand.forget_kinds();
+            RefCell::new(demand)
+        });
+    }
+
+    /// A demand that begins with what lies in the region now. What is kept counts with its present padding.
+    fn demand_of_now(&self) -> Demand {
+        let mut demand = Demand::new(self.zones.base_address());
+        let end_bytes = self.zones.capacity_bytes();
+        let kept = Span { start_bytes: self.zones.floor_bytes(), end_bytes };
+        let cursor_bytes = self.zones.cursor_bytes();
+        demand.note_cursor(cursor_bytes);
+        if !kept.is_empty() {
+            demand.note_keep(kept, Alignment::ONE, cursor_bytes);
+        }
+        demand
+    }
+
+    /// What follows is demanded by a step of this kind; none is outside of steps.
+    pub fn set_kind(&self, kind: Option<u32>) {
+        if let Some(demand) = &self.demand {
+            demand.borrow_mut().set_kind(kind);
+        }
+    }
+
+    /// What the run demands: since it is noted, or of what lies in the region now.
+    #[must_use]
+    pub fn demand(&self) -> Demand {
+        self.note_cursor();
+        let noted = self.demand.as_ref().map(|demand| demand.borrow().clone());
+        noted.unwrap_or_else(|| self.demand_of_now())
+    }
+}
+
 impl Steps<Probe> {
     /// The smallest capacity in bytes for which the requests made so far fit, in their order and
     /// with the padding of the kept part.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
-        self.note_cursor();
-        self.demand.as_ref().map_or(0, |demand| demand.borrow().smallest_capacity_bytes())
+        self.demand().smallest_capacity_bytes()
     }
 }
 

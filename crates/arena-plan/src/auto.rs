@@ -1,12 +1,11 @@
 //! Plans made beside the running loop: recorded from a step, solved on a thread, installed when ready.
 
-use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
 use arena_scope::plan::{Planner, SlotTable};
 use arena_scope::record::StepLog;
-use arena_scope::{Arena, Device, StepKey};
+use arena_scope::{Arena, Device, Error, ErrorKind, StepKey};
 
 use crate::record::PlannedStep;
 use crate::solve::Options;
@@ -30,11 +29,11 @@ impl BackgroundPlanner {
     ///
     /// # Errors
     ///
-    /// When the operating system cannot start a thread.
-    pub fn start(options: Options) -> io::Result<Self> {
+    /// [`ErrorKind::NoThread`] when the operating system gives no thread.
+    pub fn start(options: Options) -> Result<Self, Error> {
         let (records, to_solve) = sync_channel::<(StepKey, StepLog)>(WAITING);
         let (solved, plans) = channel();
-        thread::Builder::new().name("arena-plan".to_owned()).spawn(move || {
+        let solve = move || {
             for (key, log) in to_solve {
                 // A step that cannot be planned goes on as it is.
                 let planned =
@@ -45,7 +44,9 @@ impl BackgroundPlanner {
                     return; // The planner is gone.
                 }
             }
-        })?;
+        };
+        let thread = thread::Builder::new().name("arena-plan".to_owned()).spawn(solve);
+        thread.map_err(|cause| ErrorKind::NoThread { what: "the planner", cause })?;
         Ok(Self { records, plans })
     }
 }
@@ -81,17 +82,17 @@ pub trait AutoPlan {
     ///     })?;
     /// }
     /// assert_eq!(arena.plan_span(step).map(|span| span.len_bytes()), Some(4000));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # arena_scope::Ok(())
     /// ```
     ///
     /// # Errors
     ///
-    /// When the operating system gives no thread.
-    fn auto_plan(&mut self, options: Options) -> io::Result<()>;
+    /// [`ErrorKind::NoThread`] when the operating system gives no thread.
+    fn auto_plan(&mut self, options: Options) -> Result<(), Error>;
 }
 
 impl<D: Device> AutoPlan for Arena<D> {
-    fn auto_plan(&mut self, options: Options) -> io::Result<()> {
+    fn auto_plan(&mut self, options: Options) -> Result<(), Error> {
         self.set_planner(Box::new(BackgroundPlanner::start(options)?), PATIENCE);
         Ok(())
     }

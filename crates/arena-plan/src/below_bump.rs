@@ -12,7 +12,12 @@ use crate::sweep;
 /// Where the bump's cursor is after each request of a recorded step that is not empty, from the step's start on:
 /// no buffer may end above it.
 pub(crate) fn limits(log: &StepLog) -> Vec<u64> {
-    let (mut cursor, mut starts, mut limits) = (0_u64, Vec::new(), Vec::new());
+    ends_from(0, log)
+}
+
+/// The same from another start on, which the cursors include.
+pub(crate) fn ends_from(start_bytes: u64, log: &StepLog) -> Vec<u64> {
+    let (mut cursor, mut starts, mut limits) = (start_bytes, Vec::new(), Vec::new());
     for event in log.events() {
         match *event {
             StepEvent::Alloc { bytes, alignment, .. } if bytes > 0 => {

@@ -32,6 +32,7 @@
 //! | [`Trace`], [`formats`] | where a step comes from: a recorder or a file |
 //! | [`PlannedStep`] | from an arena's record to a plan that it replays |
 //! | [`PlannedRun`] | from a whole program to an arena of just the bytes that its planned steps need |
+//! | [`Advice`] | where dropping buffers earlier would save more |
 //! | [`AutoPlan`] | the same automatically, while the loop runs |
 //! | [`Instance`], [`Sections`] | what is to be planned, and its compressed time |
 //! | [`lower_bound`] | the bytes that every plan needs at least |
@@ -43,6 +44,7 @@
 //! | [`generate`] | hard instances with a known optimum, for measuring |
 #![forbid(unsafe_code)]
 
+mod advice;
 mod auto;
 mod below_bump;
 mod bound;
@@ -53,11 +55,14 @@ pub mod formats;
 pub mod generate;
 mod greedy;
 mod instance;
+mod lives;
+mod on_demand;
 mod packing;
 mod plan;
 mod planned_run;
 mod record;
 mod restarts;
+mod run_planner;
 mod search;
 mod sections;
 mod skyline;
@@ -66,12 +71,13 @@ mod sweep;
 mod trace;
 mod validate;
 
+pub use advice::{Advice, DropAdvice, KindAdvice};
 pub use auto::{AutoPlan, BackgroundPlanner, PATIENCE};
 pub use bound::{Bound, lower_bound};
 pub use draw::draw;
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
-pub use planned_run::{PlannedKind, PlannedRun, RunFileError};
+pub use planned_run::{PlannedKind, PlannedRun, RunFileError, saved_plans};
 pub use record::{PlannedStep, StepError, slot_table, trace_of};
 pub use sections::Sections;
 pub use solve::{Options, Solution, Stage, solve};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use arena_plan::files::{Access, FileError};
 use arena_plan::formats::{self, InputError, Labelled, minimalloc};
-use arena_plan::{Options, Plan, draw, files, lower_bound, solve, validate};
+use arena_plan::{Options, Plan, draw, files, lower_bound, saved_plans, solve, validate};
 use clap::{Args, Parser, Subcommand};
 
 /// Plan the offsets of a step's buffers.
@@ -33,6 +33,9 @@ enum Command {
     Check {
         /// The solution.
         file: PathBuf,
+        /// The kind of step, NAME or NAME:VARIANT, if the file has the plans of a whole run.
+        #[arg(long)]
+        key: Option<String>,
         /// The capacity in bytes. Without it every peak is accepted.
         #[arg(long)]
         capacity: Option<u64>,
@@ -49,6 +52,9 @@ enum Command {
     Draw {
         /// A step, which is solved first, or a plan (.json).
         file: PathBuf,
+        /// The kind of step, NAME or NAME:VARIANT, if the file has the plans of a whole run.
+        #[arg(long)]
+        key: Option<String>,
         /// The step of a trace of allocations; without it the whole trace is one step.
         #[arg(long)]
         step: Option<u64>,
@@ -88,9 +94,11 @@ struct Solve {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Solve(arguments) => solve_file(&arguments),
-        Command::Check { file, capacity } => check_file(&file, capacity),
+        Command::Check { file, key, capacity } => check_file(&file, key.as_deref(), capacity),
         Command::Bound { file, step } => bound_file(&file, step),
-        Command::Draw { file, step, out } => draw_file(&file, step, out.as_deref()),
+        Command::Draw { file, key, step, out } => {
+            draw_file(&file, key.as_deref(), step, out.as_deref())
+        }
     };
     let ended = done.and_then(|(text, code)| {
         files::print(&text)?;
@@ -143,11 +151,11 @@ fn solve_file(arguments: &Solve) -> Done {
     Ok((text, within(plan.peak_bytes(), arguments.capacity)))
 }
 
-fn check_file(path: &Path, capacity: Option<u64>) -> Done {
+fn check_file(path: &Path, key: Option<&str>, capacity: Option<u64>) -> Done {
     let begin = Instant::now();
     let bytes = files::read(path)?;
     let plan = if holds_plan(path, &bytes) {
-        load(path, &bytes)?
+        load(path, &bytes, key)?
     } else {
         let read = formats::text(&bytes).and_then(minimalloc::read_solution);
         let (labelled, offsets_bytes) = read.map_err(|error| located(path, &error))?;
@@ -176,10 +184,10 @@ fn bound_file(path: &Path, step: Option<u64>) -> Done {
     Ok((text, ExitCode::SUCCESS))
 }
 
-fn draw_file(path: &Path, step: Option<u64>, out: Option<&Path>) -> Done {
+fn draw_file(path: &Path, key: Option<&str>, step: Option<u64>, out: Option<&Path>) -> Done {
     let bytes = files::read(path)?;
     let plan = if holds_plan(path, &bytes) {
-        load(path, &bytes)?
+        load(path, &bytes, key)?
     } else {
         solve(&parse(path, &bytes, step)?.instance, &Options::default()).plan
     };
@@ -190,8 +198,19 @@ fn draw_file(path: &Path, step: Option<u64>, out: Option<&Path>) -> Done {
     Ok((String::new(), ExitCode::SUCCESS))
 }
 
-fn load(path: &Path, bytes: &[u8]) -> Result<Plan> {
-    Plan::load(bytes).with_context(|| path.display().to_string())
+/// The plan of a file, or of a kind of step in it.
+fn load(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<Plan> {
+    let plans = saved_plans(bytes).with_context(|| path.display().to_string())?;
+    let is_asked = |label: &str| {
+        let name = label.rsplit_once(':').map(|(name, _)| name);
+        key.is_none_or(|key| label.is_empty() || label == key || name == Some(key))
+    };
+    let found: Vec<_> = plans.iter().filter(|(label, _)| is_asked(label)).collect();
+    if let [(_, plan)] = found[..] {
+        return Ok(plan.clone());
+    }
+    let labels: Vec<_> = plans.iter().map(|(label, _)| label.as_str()).collect();
+    Err(anyhow!("{}: name one of its plans with --key: {}", path.display(), labels.join(", ")))
 }
 
 fn read(path: &Path, step: Option<u64>) -> Result<Labelled> {

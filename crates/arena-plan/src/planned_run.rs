@@ -1,18 +1,21 @@
 //! From a program to an arena of just the bytes that its planned steps need.
 
+mod run_file;
+
+use std::collections::HashMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
 
-use arena_scope::plan::{Planner, SlotTable};
-use arena_scope::record::StepLog;
+use arena_scope::plan::SlotTable;
+use arena_scope::record::{RunDemand, StepLog};
 use arena_scope::{Arena, ArenaBuilder, ByteSize, Device, Error, Probe, ScopeOptions, StepKey};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
-use crate::files::{self, FileError};
-use crate::plan::{Plan, PlanError};
+use crate::advice::Advice;
+use crate::below_bump;
 use crate::record::{PlannedStep, StepError};
+use crate::run_planner::RunPlanner;
 use crate::solve::Options;
+
+pub use run_file::{RunFileError, saved_plans};
 
 /// A run of a program: a plan for each kind of its steps, and the capacity that it needs with them.
 ///
@@ -42,9 +45,15 @@ use crate::solve::Options;
 #[derive(Debug, Clone)]
 pub struct PlannedRun {
     kinds: Vec<PlannedKind>,
+    demand: RunDemand,
     persistent_bytes: u64,
     capacity_bytes: u64,
     bumped_bytes: u64,
+    /// What the steps that do not follow their plans need beside them.
+    deviating_bytes: u64,
+    options: Options,
+    /// Records that the arena had forgotten.
+    forgotten: u64,
 }
 
 /// One kind of step, and its plan.
@@ -56,14 +65,31 @@ pub struct PlannedKind {
     pub step: Result<PlannedStep, String>,
     /// The bytes that a bumped step takes above the mark.
     pub bumped_bytes: u64,
+    /// The bytes that a step takes above the mark as it is: its plan's and the padding before them, or what the bump
+    /// takes.
+    pub needed_bytes: u64,
+    /// The step that was recorded.
+    pub(crate) log: StepLog,
 }
 
 impl PlannedKind {
-    /// What a step takes above a mark: its plan's bytes and the padding before them, or what the bump takes.
-    fn needed_bytes(&self, mark_bytes: u64) -> u64 {
-        let Ok(step) = &self.step else { return self.bumped_bytes };
-        let alignment_bytes = step.plan.instance().alignment_bytes();
-        mark_bytes.next_multiple_of(alignment_bytes) - mark_bytes + step.plan.peak_bytes()
+    /// A kind with this plan, if an arena can follow it.
+    fn new(
+        key: StepKey,
+        log: StepLog,
+        step: Result<PlannedStep, StepError>,
+        bumped_bytes: u64,
+        mark_bytes: u64,
+    ) -> Self {
+        let slots = step.and_then(|step| step.slots().map(|slots| (step, slots)));
+        let (step, needed_bytes) = match slots {
+            Ok((step, slots)) => {
+                let padded_bytes = mark_bytes.next_multiple_of(slots.alignment().bytes());
+                (Ok(step), padded_bytes - mark_bytes + slots.peak_bytes())
+            }
+            Err(error) => (Err(error.to_string()), bumped_bytes),
+        };
+        Self { key, step, bumped_bytes, needed_bytes, log }
     }
 }
 
@@ -84,48 +110,104 @@ impl PlannedRun {
         bumped.record(None);
         one_run(&mut bumped)?;
         let mut run = Self::from_record(&bumped, options);
-        run.bumped_bytes = bumped.smallest_capacity_bytes();
         let mut planned = roomy(device)?;
         run.follow(&mut planned);
         one_run(&mut planned)?;
-        run.capacity_bytes = planned.smallest_capacity_bytes();
+        run.deviating_bytes = planned.smallest_capacity_bytes().saturating_sub(run.capacity_bytes);
+        run.size();
         Ok(run)
     }
 
-    /// Plans what an arena has recorded ([`Arena::record`]), on any device. The capacity is exact where no
-    /// persistent buffer was made after the mark was set; those that are kept now are counted with their
-    /// present padding.
+    /// Plans what an arena has recorded ([`Arena::record`]), on any device. Call `record` before the first step. The
+    /// capacity is exact to the byte for a run like the recorded one, if each step of a key repeats the first: kept
+    /// buffers and their padding are counted, as for the bump. Steps that differ need keys that differ, or more
+    /// room; [`probe`](Self::probe) finds out how much. A record that the arena has
+    /// [forgotten](arena_scope::ArenaBuilder::step_memory) is missing, and `Display` says how many are.
+    ///
+    /// ```
+    /// use arena_plan::{Options, PlannedRun};
+    /// use arena_scope::{Arena, ByteSize, Host};
+    ///
+    /// let one_run = |arena: &mut Arena| {
+    ///     let moment = arena.scope_named("train", |step| {
+    ///         drop(step.upload(&[1_u8; 2000])?);
+    ///         let result = step.alloc_zeroed::<u8>(1000)?;
+    ///         step.promote(result.view()) // kept at the top
+    ///     })?;
+    ///     arena_scope::Ok(moment.len())
+    /// };
+    /// let mut roomy = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+    /// roomy.record(None);
+    /// one_run(&mut roomy)?;
+    /// let run = PlannedRun::from_record(&roomy, &Options::default());
+    /// assert_eq!((run.capacity().bytes(), run.bumped_capacity().bytes()), (3048, 4072));
+    /// one_run(&mut run.build(Host::new())?)?;
+    /// # arena_scope::Ok(())
+    /// ```
     #[must_use]
     pub fn from_record<D: Device>(arena: &Arena<D>, options: &Options) -> Self {
         let stats = arena.stats();
-        let seen = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
-        let plan = |log: StepLog| {
-            let step = PlannedStep::solve(&log, options)?;
-            step.slots()?; // An arena can follow it.
-            Ok(step)
+        let (seen, forgotten) =
+            arena.observed().map(|seen| (seen.kinds, seen.forgotten)).unwrap_or_default();
+        let mark_bytes = stats.mark_bytes;
+        let plan = |key| {
+            let log = arena.recorded(key)?;
+            let ends = below_bump::ends_from(mark_bytes, &log);
+            let bumped_bytes = ends.into_iter().max().unwrap_or(mark_bytes) - mark_bytes;
+            let step = PlannedStep::solve(&log, options);
+            Some(PlannedKind::new(key, log, step, bumped_bytes, mark_bytes))
         };
-        let kinds: Vec<_> = seen
-            .iter()
-            .filter_map(|kind| {
-                let solved = plan(arena.recorded(kind.key)?);
-                let step = solved.map_err(|error: StepError| error.to_string());
-                let bumped_bytes = kind.high_water_bytes - stats.mark_bytes;
-                Some(PlannedKind { key: kind.key, step, bumped_bytes })
-            })
-            .collect();
-        let end = |kind: &PlannedKind| stats.mark_bytes + kind.needed_bytes(stats.mark_bytes);
-        let bumped_end = |kind: &PlannedKind| stats.mark_bytes + kind.bumped_bytes;
-        let highest = |ends: &dyn Fn(&PlannedKind) -> u64| {
-            kinds.iter().map(ends).max().unwrap_or(stats.mark_bytes) + stats.kept_bytes
+        let kinds: Vec<_> = seen.iter().filter_map(|kind| plan(kind.key)).collect();
+        let demand = arena.recorded_demand();
+        // What was planned already would need other bytes if it were bumped.
+        let bumped_bytes = demand.smallest_capacity_bytes(|key| {
+            let kind = kinds.iter().find(|kind| kind.key == key)?;
+            arena.plan_span(key).map(|_| mark_bytes + kind.bumped_bytes)
+        });
+        let mut run = Self {
+            kinds,
+            demand,
+            persistent_bytes: mark_bytes,
+            capacity_bytes: 0,
+            bumped_bytes,
+            deviating_bytes: 0,
+            options: options.clone(),
+            forgotten,
         };
-        let (capacity_bytes, bumped_bytes) = (highest(&end), highest(&bumped_end));
-        Self { kinds, persistent_bytes: stats.mark_bytes, capacity_bytes, bumped_bytes }
+        run.size();
+        run
+    }
+
+    /// Finds the capacity for the present plans.
+    fn size(&mut self) {
+        let end_of = |key| {
+            let kind = self.kinds.iter().find(|kind| kind.key == key && kind.step.is_ok())?;
+            Some(self.persistent_bytes + kind.needed_bytes)
+        };
+        self.capacity_bytes = self.demand.smallest_capacity_bytes(end_of) + self.deviating_bytes;
+    }
+
+    /// The same run without plans: its steps are bumped, and its capacity is what they need then.
+    #[must_use]
+    pub fn without_plans(mut self) -> Self {
+        for kind in &mut self.kinds {
+            kind.step = Err("plans are not followed".to_owned());
+            kind.needed_bytes = kind.bumped_bytes;
+        }
+        self.capacity_bytes = self.bumped_bytes;
+        self
     }
 
     /// The kinds of step, in the order in which they came.
     #[must_use]
     pub fn kinds(&self) -> &[PlannedKind] {
         &self.kinds
+    }
+
+    /// What the buffers below the mark need.
+    #[must_use]
+    pub const fn persistent(&self) -> ByteSize {
+        ByteSize::bytes_exact(self.persistent_bytes)
     }
 
     /// What the planned run needs.
@@ -161,14 +243,16 @@ impl PlannedRun {
     }
 
     /// Lets the steps of an arena follow the plans, from its next root scope on, when the mark is set. A plan for
-    /// which there is no room is left out. This takes the place of the arena's planner.
+    /// which there is no room is left out. This takes the place of the arena's planner, which then has the plans in 16
+    /// bytes for each request; this run can be dropped.
     pub fn follow<D: Device>(&self, arena: &mut Arena<D>) {
-        let slots = |kind: &PlannedKind| {
-            let step = kind.step.as_ref().ok()?;
-            Some((kind.key, step.slots().ok()?))
-        };
-        let ready = self.kinds.iter().rev().filter_map(slots).collect();
-        arena.set_planner(Box::new(Ready(ready)), u32::MAX);
+        arena.set_planner(Box::new(RunPlanner::new(self.slots(), |_| None)), u32::MAX);
+    }
+
+    /// The slots of all plans.
+    pub(crate) fn slots(&self) -> HashMap<StepKey, SlotTable> {
+        let slots = |kind: &PlannedKind| Some((kind.key, kind.step.as_ref().ok()?.slots().ok()?));
+        self.kinds.iter().filter_map(slots).collect()
     }
 
     /// Options for a root scope of this key, which refuse a step for which there is no room before it begins.
@@ -176,147 +260,65 @@ impl PlannedRun {
     pub fn options(&self, key: impl Into<StepKey>) -> ScopeOptions {
         let key = key.into();
         let known = self.kinds.iter().find(|kind| kind.key == key);
-        let needs = known.map_or(0, |kind| kind.needed_bytes(self.persistent_bytes));
-        ScopeOptions::from(key).needs(needs)
+        ScopeOptions::from(key).needs(known.map_or(0, |kind| kind.needed_bytes))
     }
 
-    // --- files ----------------------------------------------------------------------------------
-
-    /// Writes all plans to one file, whole or not at all.
+    /// Where dropping buffers earlier would lower the peaks of the plans. A plan can give a buffer's bytes to others
+    /// once its handle is dropped; a local variable lives to the end of its function, however early it was used last.
     ///
-    /// # Errors
+    /// For each kind of step it tells the peak that the plan has, the one that it would have if each buffer were
+    /// dropped right after its last use, and the drops in the program's text that bring most. They are to be written
+    /// in the order of the list: each tells what it saves when those before it are written. The first is the one that
+    /// saves most alone. The solver plans the step anew for each, with the options of this run, so the bytes come true
+    /// if the program changes in nothing else.
     ///
-    /// When the file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), RunFileError> {
-        let planned =
-            self.kinds.iter().filter_map(|kind| Some((kind.key, kind.step.as_ref().ok()?)));
-        let kinds = planned.map(|(key, step)| {
-            let mut plan = Vec::new();
-            step.plan.save(&mut plan)?;
-            let plan = serde_json::from_slice(&plan)?;
-            Ok(KindInFile { name: key.name.to_owned(), variant: key.variant, plan })
-        });
-        let kinds = kinds.collect::<Result<Vec<_>, PlanError>>();
-        let kinds = kinds.map_err(|cause| RunFileError::plan(path, None, cause))?;
-        let file = RunFile { format: FORMAT.to_owned(), version: VERSION, kinds };
-        Ok(files::write(path, |to| {
-            serde_json::to_writer(&mut *to, &file)?;
-            writeln!(to)
-        })?)
-    }
-
-    /// Takes the plans of a file instead of its own: such as ones that a longer search has found.
+    /// A *use* is a call that takes a view, a slice, the address or a kernel's argument of a buffer, or that reads,
+    /// writes or copies it through a view ([`LastUse`]). What is kept of such a call is used later than the record
+    /// knows: a slice in a variable, an address in a struct, work on another stream. If a drop does not compile,
+    /// because something is borrowed that is used later, the advice does not hold and is to be ignored. The same
+    /// goes for memory that is used by its address alone, which no compiler sees. A last use inside a loop is the one
+    /// of its last round: there the drop belongs after the loop.
     ///
-    /// # Errors
+    /// A helper that allocates or uses buffers is named itself, unless it has `#[track_caller]`.
     ///
-    /// When the file cannot be read, is damaged, or is for another program: the error names the kind of step and the
-    /// first buffer that differs. Nothing is changed then.
-    pub fn load(&mut self, path: &Path) -> Result<(), RunFileError> {
-        let damaged = |cause: serde_json::Error| RunFileError::plan(path, None, cause.into());
-        let file: RunFile = serde_json::from_slice(&files::read(path)?).map_err(damaged)?;
-        if (file.format.as_str(), file.version) != (FORMAT, VERSION) {
-            let cause = PlanError::Format { format: file.format, version: file.version };
-            return Err(RunFileError::plan(path, None, cause));
-        }
-        let mut kinds = self.kinds.clone();
-        for kind in &mut kinds {
-            let Ok(step) = &mut kind.step else { continue };
-            let same = |in_file: &&KindInFile| {
-                (in_file.name.as_str(), in_file.variant) == (kind.key.name, kind.key.variant)
-            };
-            let Some(in_file) = file.kinds.iter().find(same) else {
-                return Err(RunFileError::Missing { path: path.to_owned(), key: kind.key });
-            };
-            let instance = step.plan.instance().clone();
-            let plan = Plan::load(in_file.plan.get().as_bytes());
-            let plan = plan.and_then(|plan| plan.check_for(&instance).map(|()| plan));
-            let plan = plan.map_err(|cause| RunFileError::plan(path, Some(kind.key), cause))?;
-            *step = PlannedStep::loaded(instance, plan);
-        }
-        self.kinds = kinds;
-        Ok(())
+    /// ```
+    /// use arena_plan::{Options, PlannedRun};
+    /// use arena_scope::{Arena, Device, Error, Host};
+    ///
+    /// fn one_run<D: Device>(arena: &mut Arena<D>) -> Result<(), Error> {
+    ///     arena.scope_named("train", |step| {
+    ///         let mut x = step.alloc::<f32>(1024)?;
+    ///         let mut y = step.alloc::<f32>(1024)?;
+    ///         y.view_mut().copy_from(x.view())?; // x is dead from here on, but lives to the end of the closure
+    ///         let mut z = step.alloc::<f32>(1024)?;
+    ///         z.view_mut().copy_from(y.view())
+    ///     })
+    /// }
+    ///
+    /// let advice = PlannedRun::probe(&Host::new(), &Options::default(), one_run)?.advice();
+    /// let step = &advice.kinds[0];
+    /// assert_eq!((step.planned_bytes, step.by_last_use_bytes), (12_288, 8192));
+    /// assert_eq!((step.drops.len(), step.drops[0].saves_bytes), (1, 4096));
+    /// # arena_scope::Ok(())
+    /// ```
+    ///
+    /// [`LastUse`]: arena_scope::record::LastUse
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        Advice::of(&self.kinds, &self.options)
     }
 }
 
-const FORMAT: &str = "arena-plan run";
-const VERSION: u32 = 1;
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RunFile {
-    format: String,
-    version: u32,
-    kinds: Vec<KindInFile>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KindInFile {
-    name: String,
-    variant: u64,
-    plan: Box<RawValue>,
-}
-
-/// Why the plans of a run could not be saved or loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunFileError {
-    /// The file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The file is damaged, or a plan in it is for another program.
-    #[error("{}: {}{cause}", path.display(), of(*key))]
-    Plan {
-        /// The file.
-        path: PathBuf,
-        /// The kind of step, if one is known.
-        key: Option<StepKey>,
-        /// What is wrong.
-        cause: Box<PlanError>,
-    },
-    /// The file has no plan for a kind of step that the program makes.
-    #[error("{}: no plan for steps {key}: the file is of another program", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The kind of step.
-        key: StepKey,
-    },
-}
-
-impl RunFileError {
-    fn plan(path: &Path, key: Option<StepKey>, cause: PlanError) -> Self {
-        Self::Plan { path: path.to_owned(), key, cause: Box::new(cause) }
-    }
-}
-
-fn of(key: Option<StepKey>) -> String {
-    key.map_or_else(String::new, |key| format!("steps {key}: "))
-}
-
-/// An arena without memory, in which everything fits.
-fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
-    Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61)).build()
-}
-
-/// A planner that has all its plans ready and makes no others.
-#[derive(Debug)]
-struct Ready(Vec<(StepKey, SlotTable)>);
-
-impl Planner for Ready {
-    fn recorded(&mut self, _key: StepKey, _log: &StepLog) -> bool {
-        true
-    }
-
-    fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
-        self.0.pop()
-    }
+/// An arena without memory, in which everything fits. Nothing of its record is forgotten.
+pub(crate) fn roomy<D: Device>(device: &D) -> Result<Arena<Probe>, Error> {
+    let builder = Arena::builder(Probe::like(device)).capacity(ByteSize::bytes_exact(1 << 61));
+    builder.step_memory(ByteSize::bytes_exact(u64::MAX)).build()
 }
 
 impl fmt::Display for PlannedRun {
     /// A line for each kind of step, and the capacities.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for PlannedKind { key, step, bumped_bytes } in &self.kinds {
+        for PlannedKind { key, step, bumped_bytes, .. } in &self.kinds {
             write!(f, "{key}: ")?;
             match step {
                 Ok(step) => {
@@ -333,6 +335,13 @@ impl fmt::Display for PlannedRun {
                     writeln!(f, "bumped in {bumped_bytes} bytes, not planned: {reason}")?
                 }
             }
+        }
+        if self.forgotten > 0 {
+            writeln!(
+                f,
+                "records that the arena forgot: {}; give it more `step_memory` to plan those too",
+                self.forgotten
+            )?;
         }
         let (capacity, bumped) = (self.capacity(), self.bumped_capacity());
         writeln!(f, "persistent {} bytes", self.persistent_bytes)?;

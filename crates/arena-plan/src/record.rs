@@ -1,17 +1,17 @@
 //! From an arena's record of a step to a plan that the arena replays.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use arena_scope::Alignment;
 use arena_scope::errors::SlotTableError;
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::record::{StepEvent, StepLog};
+use arena_scope::record::StepLog;
 use thiserror::Error;
 
 use crate::below_bump;
 use crate::bound::{Bound, lower_bound};
 use crate::instance::{Instance, InstanceError};
+use crate::lives;
 use crate::plan::Plan;
 use crate::solve::{Options, solve};
 use crate::trace::Trace;
@@ -32,45 +32,7 @@ use crate::trace::Trace;
 /// ```
 #[must_use]
 pub fn trace_of(log: &StepLog) -> Trace {
-    let mut trace = Trace::new();
-    // Who lies at an offset now, and who was born in each open scope. The root's own opening may be
-    // missing from the log.
-    let mut at: HashMap<u64, usize> = HashMap::new();
-    let mut scopes: Vec<Vec<u64>> = vec![Vec::new()];
-    for event in log.events() {
-        match *event {
-            StepEvent::Alloc { bytes: 0, .. } => {}
-            StepEvent::Alloc { offset_bytes, bytes, alignment } => {
-                at.insert(offset_bytes, trace.alloc(bytes, alignment.bytes()));
-                if let Some(scope) = scopes.last_mut() {
-                    scope.push(offset_bytes);
-                }
-            }
-            StepEvent::Drop { offset_bytes } => free(&mut trace, &mut at, offset_bytes),
-            StepEvent::Open => scopes.push(Vec::new()),
-            StepEvent::Merge => {
-                let merged = scopes.pop().unwrap_or_default();
-                if let Some(around) = scopes.last_mut() {
-                    around.extend(merged);
-                }
-            }
-            StepEvent::Close => {
-                for offset_bytes in scopes.pop().into_iter().flatten() {
-                    free(&mut trace, &mut at, offset_bytes);
-                }
-            }
-            _ => {}
-        }
-    }
-    trace
-}
-
-fn free(trace: &mut Trace, at: &mut HashMap<u64, usize>, offset_bytes: u64) {
-    if let Some(buffer) = at.remove(&offset_bytes) {
-        // It was alive, for it was in the map.
-        let freed = trace.free(buffer);
-        debug_assert_eq!(freed, Ok(()));
-    }
+    lives::trace(&lives::lives(log))
 }
 
 /// The slots of a plan, which an arena can follow. They are in the order of births; an instance from a file may

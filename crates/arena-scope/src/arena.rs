@@ -3,6 +3,8 @@
 mod plans;
 mod watching;
 
+pub use watching::RunDemand;
+
 use std::fmt;
 
 use arena_core::for_scopes::Steps;
@@ -32,6 +34,7 @@ pub struct ArenaBuilder<D> {
     capacity: Option<Capacity>,
     reset: Reset,
     host_bump: ByteSize,
+    step_memory: ByteSize,
     placement: Placement,
 }
 
@@ -79,6 +82,41 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
+    /// The most host memory for what the arena remembers of each kind of step: its figures, its
+    /// [record](Arena::record), its plan. The default is 128 MiB. When it is full, the arena gives memory back, that of
+    /// the least recently used kinds first:
+    ///
+    /// 1. A plan shrinks to its slots, 16 bytes for each request. The next step of its kind makes the rest again, about
+    ///    60 bytes for each request and 17 KiB, and follows the same plan as before.
+    /// 2. A kind is forgotten. If it comes again, it is a new kind, and the [planner](crate::plan::Planner), if there is
+    ///    one, is asked for its plan again. [`SteadyState::forgotten`](crate::steady::SteadyState::forgotten) counts
+    ///    these kinds.
+    ///
+    /// The kind of the open step is not counted out, and neither are kinds that cannot be had again: those whose plan
+    /// the program [installed](Arena::install_plan) or [shared](Arena::share_plan), and those of a
+    /// [graph](crate::StepGraph) that is alive. Of these only the records are forgotten. So such kinds can
+    /// take more than the budget.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, StepKey};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::kib(64));
+    /// let mut arena = builder.step_memory(ByteSize::kib(32)).build()?;
+    /// arena.observe(None);
+    /// for length in 1..1000 {
+    ///     let key = StepKey::named("train").variant(length);
+    ///     arena.scope_with(key, |step| step.alloc::<f32>(length as usize).map(drop))?;
+    /// }
+    /// assert!(arena.step_memory_bytes() <= 32 << 10);
+    /// let seen = arena.observed().expect("it is observed");
+    /// assert_eq!(seen.kinds.len() as u64 + seen.forgotten, 999);
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub const fn step_memory(mut self, size: ByteSize) -> Self {
+        self.step_memory = size;
+        self
+    }
+
     /// Where transient buffers lie. The default is [`Placement::Bump`]; the other placements are for finding
     /// bugs.
     ///
@@ -111,7 +149,7 @@ impl<D: Device> ArenaBuilder<D> {
         let capacity = self.capacity.ok_or(ErrorKind::NoCapacity)?.on(&self.device)?;
         let steps = Steps::new(self.device, capacity, self.placement, self.reset)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
-        Ok(Arena { state: State::new(steps, host_bump_bytes) })
+        Ok(Arena { state: State::new(steps, host_bump_bytes, self.step_memory.bytes()) })
     }
 }
 
@@ -131,6 +169,7 @@ impl<D: Device> Arena<D> {
             capacity: None,
             reset: Reset::Keep,
             host_bump: ByteSize::kib(16),
+            step_memory: ByteSize::mib(128),
             placement: Placement::Bump,
         }
     }

@@ -10,11 +10,13 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
 
 use arena_core::{Captures, Error, ErrorKind, RegionPin, StepSignature};
 use scopeguard::ScopeGuard;
 
 use crate::arena::Arena;
+use crate::kinds::Kind;
 use crate::options::ScopeOptions;
 use crate::scope::{Scope, run};
 use crate::step_key::StepKey;
@@ -28,6 +30,8 @@ pub struct StepGraph<D: Captures> {
     /// Before the pin, so that it is gone before the region can be.
     graph: D::Graph,
     pin: RegionPin<D>,
+    /// While this lives, the arena does not forget steps of this kind.
+    _remembered: Option<Arc<()>>,
     key: StepKey,
     signature: StepSignature,
     high_water_bytes: u64,
@@ -88,10 +92,11 @@ impl<D: Captures> Arena<D> {
         }
         let graph = capture.end_capture().map_err(Error::from)?;
         ScopeGuard::into_inner(capture);
-        state.captured.add(options.key(), signature);
+        let captured = |kind: &mut Kind| kind.captured.add(signature);
         Ok(StepGraph {
             graph,
             pin: state.steps.pin(),
+            _remembered: state.kinds.borrow_mut().get_mut(options.key()).map(captured),
             key: options.key(),
             signature,
             high_water_bytes: step.high_water_bytes,
@@ -133,7 +138,7 @@ impl<D: Captures> StepGraph<D> {
             return stale("it was captured on another arena".to_owned());
         }
         let stats = state.steps.stats();
-        let latest = state.captured.latest(self.key);
+        let latest = state.kinds.borrow().get(self.key).and_then(|kind| kind.captured.latest);
         if latest != Some(self.signature) {
             let (name, then) = (self.key.name, self.signature);
             let now = latest.map_or_else(|| "none".to_owned(), |latest| latest.to_string());

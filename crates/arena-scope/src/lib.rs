@@ -40,13 +40,12 @@
 #![deny(unsafe_code)]
 
 mod arena;
-mod captured;
 mod fence;
 mod graph;
 mod guard;
+mod kinds;
 mod observer;
 mod options;
-mod plan_keys;
 mod planner;
 mod scope;
 #[cfg(feature = "_cuda")]
@@ -93,7 +92,8 @@ pub mod plan {
 
 /// What a step did: its signature, and the record of its requests.
 pub mod record {
-    pub use arena_core::{StepEvent, StepLog, StepSignature};
+    pub use crate::arena::RunDemand;
+    pub use arena_core::{LastUse, RecordedRequest, StepEvent, StepLog, StepSignature};
 }
 
 /// The steady state: whether each step of a loop repeats the first step of its kind.

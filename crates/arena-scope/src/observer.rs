@@ -4,7 +4,7 @@ use arena_core::for_scopes::{StepFigures, Watch};
 use arena_core::{Stats, StepEvent, StepLog};
 
 use crate::steady_state::{Divergence, DivergenceAt, SteadyState, StepKind};
-use crate::step_key::{KeyMap, StepKey};
+use crate::step_key::StepKey;
 
 /// The watch over an arena's root scopes.
 #[derive(Debug)]
@@ -12,7 +12,6 @@ pub(crate) struct Observer {
     heap_allocations: Option<fn() -> u64>,
     /// Each step is recorded, so that the first request that differs can be named.
     records: bool,
-    kinds: KeyMap<Watched>,
     open: Option<Opened>,
     /// The log that the next recorded step is written to, or the last one was.
     log: StepLog,
@@ -20,21 +19,57 @@ pub(crate) struct Observer {
     /// between two. A kept buffer that each step replaces makes it rise and fall, and not grow.
     kept_bytes: Option<u64>,
     divergence: Option<Divergence>,
+    kinds_seen: u64,
+    /// How often a kind, or the record of one, was forgotten.
+    forgotten: u64,
+    /// The figures of forgotten kinds together.
+    forgotten_figures: StepKind,
 }
 
 /// The steps of one kind: their figures, and the log of the first, if each is recorded.
 #[derive(Debug)]
-struct Watched {
+pub(crate) struct Watched {
     figures: StepKind,
     reference: StepLog,
     /// The next step is the one to compare with: it is the first, or the first under another plan.
     fresh: bool,
+    /// How many kinds were seen before it.
+    number: u64,
+}
+
+impl Watched {
+    pub(crate) const fn new(key: StepKey) -> Self {
+        Self { figures: StepKind::new(key), reference: StepLog::new(), fresh: true, number: 0 }
+    }
+
+    /// Its steps follow another plan from now on, so other addresses are to be expected.
+    pub(crate) fn expect_other_addresses(&mut self) {
+        self.fresh = true;
+    }
+
+    /// Host memory beside itself.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.reference.host_bytes()
+    }
+
+    /// The highest cursor of its first step.
+    pub(crate) fn high_water_bytes(&self) -> Option<u64> {
+        self.was_seen().then_some(self.figures.high_water_bytes)
+    }
+
+    /// How many kinds were seen before it, and its key.
+    pub(crate) fn number_and_key(&self) -> Option<(u64, StepKey)> {
+        self.was_seen().then_some((self.number, self.figures.key))
+    }
+
+    fn was_seen(&self) -> bool {
+        self.figures.steps > 0
+    }
 }
 
 /// What was counted when the open root scope began.
 #[derive(Debug, Clone, Copy)]
 struct Opened {
-    key: StepKey,
     heap_allocations: Option<u64>,
     driver_allocations: u64,
     kept_bytes: u64,
@@ -45,25 +80,46 @@ impl Observer {
         Self {
             heap_allocations,
             records,
-            kinds: KeyMap::default(),
             open: None,
             log: StepLog::default(),
             kept_bytes: None,
             divergence: None,
+            kinds_seen: 0,
+            forgotten: 0,
+            forgotten_figures: StepKind::new(StepKey::default()),
         }
     }
 
-    pub(crate) fn report(&self) -> SteadyState {
+    pub(crate) fn report(&self, mut seen: Vec<&Watched>) -> SteadyState {
+        seen.retain(|watched| watched.was_seen());
+        seen.sort_unstable_by_key(|watched| watched.number);
         SteadyState {
-            kinds: self.kinds.iter().map(|(_, watched)| watched.figures.clone()).collect(),
+            kinds: seen.into_iter().map(|watched| watched.figures.clone()).collect(),
             divergence: self.divergence.clone(),
+            forgotten: self.forgotten,
+            forgotten_figures: self.forgotten_figures.clone(),
         }
     }
 
     /// The requests, drops and scopes of the first step of a kind, if each is recorded.
-    pub(crate) fn recorded(&self, key: StepKey) -> Option<StepLog> {
-        let watched = self.kinds.get(key)?;
-        (self.records && !watched.reference.events().is_empty()).then(|| watched.reference.clone())
+    pub(crate) fn recorded(&self, watched: &Watched) -> Option<StepLog> {
+        (self.records && !watched.reference.is_empty()).then(|| watched.reference.clone())
+    }
+
+    /// A kind is forgotten.
+    pub(crate) fn forget(&mut self, watched: &Watched) {
+        if watched.was_seen() {
+            self.forgotten += 1;
+            self.forgotten_figures.add(&watched.figures);
+        }
+    }
+
+    /// The record of a kind is forgotten, if it has one.
+    pub(crate) fn forget_record(&mut self, watched: &mut Watched) {
+        if !watched.reference.is_empty() {
+            self.forgotten += 1;
+            watched.reference = StepLog::new();
+        }
     }
 
     /// The record of the step that closed last, if it was recorded.
@@ -71,17 +127,20 @@ impl Observer {
         &self.log
     }
 
-    /// Steps of this kind follow another plan from now on, so other addresses are to be expected.
-    pub(crate) fn expect_other_addresses(&mut self, key: StepKey) {
-        if let Some(watched) = self.kinds.get_mut(key) {
-            watched.fresh = true;
-        }
+    /// The number of the open step's kind, if each step is recorded: the kinds are counted as they come.
+    pub(crate) fn number(&self, watched: &Watched) -> Option<u32> {
+        self.open.as_ref()?;
+        u32::try_from(if watched.was_seen() { watched.number } else { self.kinds_seen }).ok()
+    }
+
+    /// Whether each step is recorded.
+    pub(crate) const fn records(&self) -> bool {
+        self.records
     }
 
     /// A root scope is about to open; `record` asks for a record of it in any case.
-    pub(crate) fn open(&mut self, key: StepKey, record: bool, stats: &Stats) -> Watch {
+    pub(crate) fn open(&mut self, record: bool, stats: &Stats) -> Watch {
         self.open = Some(Opened {
-            key,
             heap_allocations: self.count_heap(),
             driver_allocations: stats.driver_allocations,
             kept_bytes: self.kept_bytes.unwrap_or(stats.kept_bytes),
@@ -95,18 +154,22 @@ impl Observer {
         Watch::Figures
     }
 
-    /// The root scope has closed; `log` is its record, if it was recorded.
-    pub(crate) fn close(&mut self, step: StepFigures, log: Option<StepLog>, stats: &Stats) {
+    /// The root scope of a kind has closed; `log` is its record, if it was recorded.
+    pub(crate) fn close(
+        &mut self,
+        watched: &mut Watched,
+        step: StepFigures,
+        log: Option<StepLog>,
+        stats: &Stats,
+    ) {
         let heap_allocations = self.count_heap();
         let Some(opened) = self.open.take() else { return };
         self.kept_bytes = Some(stats.kept_bytes.max(opened.kept_bytes));
         self.log = log.unwrap_or_else(|| std::mem::take(&mut self.log));
-        let watched = self.kinds.get_or_insert_with(opened.key, || Watched {
-            figures: StepKind::new(opened.key),
-            reference: StepLog::default(),
-            fresh: true,
-        });
-
+        if !watched.was_seen() {
+            watched.number = self.kinds_seen;
+            self.kinds_seen += 1;
+        }
         let figures = &mut watched.figures;
         figures.steps += 1;
         let heap_allocations = heap_allocations.zip(opened.heap_allocations);
@@ -122,8 +185,9 @@ impl Observer {
         } else if figures.signature != step.signature {
             figures.unstable_steps += 1;
             if self.divergence.is_none() {
-                let (key, step) = (opened.key, figures.steps);
-                let at = self.records.then(|| first_difference(&watched.reference, &self.log));
+                let (key, step) = (figures.key, figures.steps);
+                let is_known = self.records && !watched.reference.is_empty();
+                let at = is_known.then(|| first_difference(&watched.reference, &self.log));
                 self.divergence = Some(Divergence { key, step, at });
             }
         }

@@ -229,6 +229,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// assert_eq!(logits, [0.1, 0.9]);
     /// # arena_scope::Ok(())
     /// ```
+    #[track_caller]
     pub fn read<T: Pod>(&self, result: View<'_, T, D>) -> Result<Vec<T>, Error> {
         result.to_vec()
     }
@@ -252,6 +253,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// assert_eq!(loss, 0.5);
     /// # arena_scope::Ok(())
     /// ```
+    #[track_caller]
     pub fn read_one<T: Pod>(&self, result: View<'_, T, D>) -> Result<T, Error> {
         let mut value = [T::zeroed()];
         result.read_into(&mut value)?;
@@ -271,6 +273,7 @@ impl<'s, D: Device> Scope<'s, '_, D> {
     /// [`ErrorKind::Unwritten`] with `buffer_name` and the first such element; [`ErrorKind::CannotTell`] for
     /// a type in which the pattern is a value: one that is equal to itself; otherwise as for
     /// [`read`](Self::read).
+    #[track_caller]
     pub fn check_written<T: Pod + PartialEq>(
         &self,
         buffer_name: &str,

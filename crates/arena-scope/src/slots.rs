@@ -12,6 +12,7 @@ impl Arena<Cuda> {
     /// # Errors
     ///
     /// As for [`InputSlots::new`].
+    #[track_caller]
     pub fn input_slots<T: Pod>(&self, count: usize, len: usize) -> Result<InputSlots<T>, Error> {
         InputSlots::new(&self.state.steps, count, len)
     }

@@ -6,16 +6,17 @@
 
 #![allow(unsafe_code)]
 
+mod plans;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use arena_core::for_scopes::{FrameId, PlanId, Steps, UsedOnSeveralThreads, Watch};
-use arena_core::{Device, Error, SlotTable};
+use arena_core::{Device, Error};
 
-use crate::captured::CapturedKinds;
+use crate::kinds::Kinds;
 use crate::observer::Observer;
 use crate::options::ScopeOptions;
-use crate::plan_keys::PlanKeys;
 use crate::planner::Planning;
 use crate::step_bump::StepBumps;
 use crate::step_key::StepKey;
@@ -27,33 +28,30 @@ pub(crate) struct State<D: Device> {
     /// Whether a root scope has anybody to tell of it, or any plan to look for.
     watches: bool,
     pub(crate) observer: RefCell<Option<Observer>>,
-    pub(crate) plans: RefCell<PlanKeys>,
+    pub(crate) kinds: RefCell<Kinds>,
     planning: RefCell<Option<Planning>>,
     /// The kind of the open root scope.
     root: Cell<StepKey>,
     /// The plan that it follows, or the next one will, and how many steps have deviated from that before.
     root_plan: Option<PlanId>,
     deviated_before: u64,
-    /// The kinds of step that were captured, and the last signature of each.
-    pub(crate) captured: CapturedKinds,
 }
 
 // SAFETY: nothing implements the trait, so this promises nothing.
 unsafe impl<D: Device> Sync for State<D> where Self: UsedOnSeveralThreads {}
 
 impl<D: Device> State<D> {
-    pub(crate) fn new(steps: Steps<D>, step_bump_bytes: usize) -> Self {
+    pub(crate) fn new(steps: Steps<D>, step_bump_bytes: usize, step_memory_bytes: u64) -> Self {
         Self {
             steps,
             bumps: StepBumps::new(step_bump_bytes),
             watches: D::CAPTURES,
             observer: RefCell::new(None),
-            plans: RefCell::default(),
+            kinds: RefCell::new(Kinds::new(step_memory_bytes)),
             planning: RefCell::new(None),
             root: Cell::default(),
             root_plan: None,
             deviated_before: 0,
-            captured: CapturedKinds::default(),
         }
     }
 
@@ -73,9 +71,15 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn prepare_watched(&mut self, key: StepKey) {
         self.install_ready();
-        self.root_plan = self.plans.get_mut().find(key);
-        self.deviated_before = self.root_plan.map_or(0, |plan| self.deviating_steps(plan));
-        self.steps.select_plan(self.root_plan);
+        let kind = self.kinds.get_mut().open(key);
+        let installed = match kind.plan {
+            None if !kind.was_asked => self.ask_planner(key),
+            installed => installed,
+        };
+        self.select_plan(key, installed);
+        if self.kinds.get_mut().is_too_large() {
+            self.make_room();
+        }
     }
 
     /// Closes whatever a forgotten guard left open.
@@ -107,7 +111,14 @@ impl<D: Device> State<D> {
         }
         let watch = self.begin_watch(options.key());
         // SAFETY: as in `open_root`.
-        unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }
+        let frame =
+            unsafe { self.steps.open_root_watched(options.key().name, options.reset, watch) }?;
+        if let Some(observer) = self.observer.borrow().as_ref().filter(|it| it.records()) {
+            let kinds = self.kinds.borrow();
+            let number = kinds.get(options.key()).and_then(|kind| observer.number(&kind.watched));
+            self.steps.set_kind(number);
+        }
+        Ok(frame)
     }
 
     /// Opens a scope inside the one of depth `parent_depth`. On an error nothing is open that was not.
@@ -154,9 +165,11 @@ impl<D: Device> State<D> {
 
     // --- who watches ------------------------------------------------------------------------------
 
-    /// Lets root scopes be told of, from now on.
-    pub(crate) fn watch(&mut self) {
-        self.watches = true;
+    /// Observes root scopes anew from now on.
+    pub(crate) fn set_observer(&mut self, observer: Option<Observer>) {
+        self.watches |= observer.is_some();
+        *self.observer.get_mut() = observer;
+        self.kinds.get_mut().stop_watching();
     }
 
     #[cold]
@@ -166,7 +179,7 @@ impl<D: Device> State<D> {
         let record = self.planner_wants(key);
         let mut observer = self.observer.borrow_mut();
         match observer.as_mut() {
-            Some(observer) => observer.open(key, record, &self.steps.stats()),
+            Some(observer) => observer.open(record, &self.steps.stats()),
             None if D::CAPTURES => Watch::Figures,
             None => Watch::Nothing,
         }
@@ -176,87 +189,21 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn end_watch(&self) {
         let (step, log) = (self.steps.last_step(), self.steps.take_log());
-        let recorded = log.is_some();
-        if let Some(signature) = step.signature {
-            self.captured.note(self.root.get(), signature);
-        }
-        if let Some(observer) = self.observer.borrow_mut().as_mut() {
-            observer.close(step, log, &self.steps.stats());
-        }
-        self.tell_planner(recorded);
-    }
-
-    // --- plans ------------------------------------------------------------------------------------
-
-    /// Installs a plan for a key, between root scopes.
-    pub(crate) fn install_plan(&mut self, key: StepKey, table: SlotTable) -> Result<(), Error> {
-        let plan = match self.plans.get_mut().own(key) {
-            Some(plan) => self.steps.replace_plan(plan, table).map(|()| plan)?,
-            None => self.steps.add_plan(table)?,
-        };
-        self.plans.get_mut().insert(key, plan, false);
-        self.captured.forget(key);
-        if let Some(observer) = self.observer.get_mut() {
-            observer.expect_other_addresses(key);
-        }
-        self.watches = true;
-        Ok(())
-    }
-
-    fn deviating_steps(&self, plan: PlanId) -> u64 {
-        self.steps.plan_deviations(plan).map_or(0, |deviations| deviations.steps)
-    }
-
-    /// Lets steps of `key` follow the plan of steps of `with`. Whether there is one.
-    pub(crate) fn share_plan(&mut self, key: StepKey, with: StepKey) -> bool {
-        let Some(plan) = self.plans.get_mut().find(with) else { return false };
-        self.plans.get_mut().insert(key, plan, true);
-        self.captured.forget(key);
-        if let Some(observer) = self.observer.get_mut() {
-            observer.expect_other_addresses(key);
-        }
-        true
-    }
-
-    pub(crate) fn set_planner(&mut self, planning: Planning) {
-        *self.planning.get_mut() = Some(planning);
-        self.watches = true;
-    }
-
-    /// A plan that does not fit (kept buffers may have grown) leaves its steps as they are.
-    fn install_ready(&mut self) {
-        while let Some(planning) = self.planning.get_mut()
-            && let Some((key, table)) = planning.planner.ready()
+        self.steps.set_kind(None);
+        let (recorded, key) = (log.is_some(), self.root.get());
+        let (mut observer, mut kinds) = (self.observer.borrow_mut(), self.kinds.borrow_mut());
+        kinds.change(key, |kind| {
+            if let Some(signature) = step.signature {
+                kind.captured.note(signature);
+            }
+            if let Some(observer) = observer.as_mut() {
+                observer.close(&mut kind.watched, step, log, &self.steps.stats());
+            }
+        });
+        if let Some(planning) = self.planning.borrow_mut().as_mut()
+            && let Some(kind) = kinds.get_mut(key)
         {
-            let _ = self.install_plan(key, table);
-        }
-    }
-
-    /// Whether the next step of this kind is to be recorded for the planner: it has no plan, and no step of it was
-    /// taken by the planner; or steps before it deviated as often in a row as the planner's patience lasts.
-    fn planner_wants(&self, key: StepKey) -> bool {
-        let planning = self.planning.borrow();
-        let Some(Planning { patience, taken, .. }) = &*planning else { return false };
-        match self.root_plan {
-            None => taken.get(key).is_none(),
-            Some(_) => self.plans.borrow().wants_another(key, *patience),
-        }
-    }
-
-    /// Tells the planner of a recorded step that is worth a plan.
-    fn tell_planner(&self, recorded: bool) {
-        let mut planning = self.planning.borrow_mut();
-        let Some(Planning { planner, taken, .. }) = planning.as_mut() else { return };
-        let mut worth = true;
-        if let Some(plan) = self.root_plan {
-            let mut plans = self.plans.borrow_mut();
-            plans.note_step(self.root.get(), self.deviating_steps(plan) > self.deviated_before);
-            worth = plans.deviated_in_a_row(self.root.get()) > 0;
-        }
-        if let (true, Some(observer)) = (recorded && worth, &*self.observer.borrow())
-            && planner.recorded(self.root.get(), observer.last())
-        {
-            taken.get_or_insert_with(self.root.get(), || ());
+            self.tell_planner(planning, kind, observer.as_ref().filter(|_| recorded));
         }
     }
 }

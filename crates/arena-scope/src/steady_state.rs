@@ -57,6 +57,36 @@ impl StepKind {
         }
     }
 
+    /// Takes the figures of a kind that is forgotten to those of others. The key is that of the last kind that broke a
+    /// promise.
+    pub(crate) fn add(&mut self, other: &Self) {
+        if other.check().is_err() {
+            self.key = other.key;
+        }
+        self.steps += other.steps;
+        self.unstable_steps += other.unstable_steps;
+        self.late_driver_allocations += other.late_driver_allocations;
+        self.heap_allocations_per_step =
+            self.heap_allocations_per_step.max(other.heap_allocations_per_step);
+        self.late_kept_bytes += other.late_kept_bytes;
+    }
+
+    fn check(&self) -> Result<(), NotSteady> {
+        let key = self.key;
+        if self.late_driver_allocations > 0 {
+            let allocations = self.late_driver_allocations;
+            return Err(NotSteady::DriverAllocations { key, allocations });
+        }
+        if self.late_kept_bytes > 0 {
+            let grown_bytes = self.late_kept_bytes;
+            return Err(NotSteady::KeptGrows { key, grown_bytes });
+        }
+        if let Some(allocations @ 1..) = self.heap_allocations_per_step {
+            return Err(NotSteady::HeapAllocations { key, allocations });
+        }
+        Ok(())
+    }
+
     /// A buffer that each step replaces reaches its largest kept part in the third step: the new one,
     /// the one before, and the one before that, whose bytes come back with the close.
     pub(crate) fn note_kept(&mut self, grown_bytes: u64) {
@@ -74,17 +104,26 @@ pub struct SteadyState {
     pub kinds: Vec<StepKind>,
     /// The first step that differs from the first step of its kind.
     pub divergence: Option<Divergence>,
+    /// How often a kind, or the record of one, was forgotten, because the [budget](crate::ArenaBuilder::step_memory)
+    /// was full. A forgotten kind is not in `kinds`, but its steps and allocations are in the sums below.
+    pub forgotten: u64,
+    pub(crate) forgotten_figures: StepKind,
 }
 
 impl SteadyState {
     pub(crate) const fn empty() -> Self {
-        Self { kinds: Vec::new(), divergence: None }
+        let forgotten_figures = StepKind::new(StepKey::named(""));
+        Self { kinds: Vec::new(), divergence: None, forgotten: 0, forgotten_figures }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &StepKind> {
+        self.kinds.iter().chain([&self.forgotten_figures])
     }
 
     /// Steps observed, of all kinds.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.kinds.iter().map(|kind| kind.steps).sum()
+        self.all().map(|kind| kind.steps).sum()
     }
 
     /// Whether every step got the addresses of the first step of its kind.
@@ -106,14 +145,14 @@ impl SteadyState {
     /// Driver allocations after the first step of each kind.
     #[must_use]
     pub fn late_driver_allocations(&self) -> u64 {
-        self.kinds.iter().map(|kind| kind.late_driver_allocations).sum()
+        self.all().map(|kind| kind.late_driver_allocations).sum()
     }
 
     /// The most host heap allocations in one step. The first two steps of each kind do not count. `None` without
     /// a counter or without a third step.
     #[must_use]
     pub fn heap_allocations_per_step(&self) -> Option<u64> {
-        self.kinds.iter().filter_map(|kind| kind.heap_allocations_per_step).max()
+        self.all().filter_map(|kind| kind.heap_allocations_per_step).max()
     }
 
     /// Checks that the loop is in its steady state.
@@ -137,21 +176,7 @@ impl SteadyState {
         if let Some(divergence) = &self.divergence {
             return Err(NotSteady::Addresses(divergence.clone()));
         }
-        for kind in &self.kinds {
-            let key = kind.key;
-            if kind.late_driver_allocations > 0 {
-                let allocations = kind.late_driver_allocations;
-                return Err(NotSteady::DriverAllocations { key, allocations });
-            }
-            if kind.late_kept_bytes > 0 {
-                let grown_bytes = kind.late_kept_bytes;
-                return Err(NotSteady::KeptGrows { key, grown_bytes });
-            }
-            if let Some(allocations @ 1..) = kind.heap_allocations_per_step {
-                return Err(NotSteady::HeapAllocations { key, allocations });
-            }
-        }
-        Ok(())
+        self.all().try_for_each(StepKind::check)
     }
 }
 

@@ -105,6 +105,7 @@ impl<T: Pod, D: Device> StepBuffer<T, D> {
     /// ended, [`ErrorKind::ForeignBuffer`](arena_core::ErrorKind::ForeignBuffer) when `scope` is of another
     /// arena.
     #[inline]
+    #[track_caller]
     pub fn view<'v, 's: 'v>(&'v self, scope: &Scope<'s, '_, D>) -> Result<View<'v, T, D>, Error> {
         scope.steps().view_of(&self.buffer, scope.depth())
     }
@@ -115,6 +116,7 @@ impl<T: Pod, D: Device> StepBuffer<T, D> {
     ///
     /// As for [`view`](Self::view).
     #[inline]
+    #[track_caller]
     pub fn view_mut<'v, 's: 'v>(
         &'v mut self,
         scope: &Scope<'s, '_, D>,

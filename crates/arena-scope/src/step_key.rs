@@ -1,7 +1,5 @@
-//! The key of a kind of step, and a map with such keys.
+//! The key of a kind of step.
 
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::fmt;
 
 /// The kind of a step: the name of its root scope, and a variant. Steps of one name that make different
@@ -54,73 +52,5 @@ impl From<&'static str> for StepKey {
 impl fmt::Display for StepKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` ({})", self.name, self.variant)
-    }
-}
-
-/// One value for each key, in the order in which they came. A loop asks for the same key again and again,
-/// so the one that was found last is tried first.
-#[derive(Debug)]
-pub(crate) struct KeyMap<T> {
-    entries: Vec<(StepKey, T)>,
-    index: HashMap<StepKey, usize>,
-    last: Cell<usize>,
-}
-
-impl<T> Default for KeyMap<T> {
-    /// Room for the kinds of a usual loop, so that a second kind allocates nothing in a step.
-    fn default() -> Self {
-        let (entries, index) = (Vec::with_capacity(16), HashMap::with_capacity(16));
-        Self { entries, index, last: Cell::new(0) }
-    }
-}
-
-impl<T> KeyMap<T> {
-    fn position(&self, key: StepKey) -> Option<usize> {
-        let last = self.last.get();
-        if self.entries.get(last).is_some_and(|entry| entry.0 == key) {
-            return Some(last);
-        }
-        let found = self.index.get(&key).copied()?;
-        self.last.set(found);
-        Some(found)
-    }
-
-    pub(crate) fn get(&self, key: StepKey) -> Option<&T> {
-        self.position(key).map(|at| &self.entries[at].1)
-    }
-
-    pub(crate) fn get_mut(&mut self, key: StepKey) -> Option<&mut T> {
-        self.position(key).map(|at| &mut self.entries[at].1)
-    }
-
-    pub(crate) fn get_or_insert_with(&mut self, key: StepKey, new: impl FnOnce() -> T) -> &mut T {
-        let at = self.position(key).unwrap_or_else(|| {
-            self.index.insert(key, self.entries.len());
-            self.entries.push((key, new()));
-            self.entries.len() - 1
-        });
-        &mut self.entries[at].1
-    }
-
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (StepKey, &T)> {
-        self.entries.iter().map(|(key, value)| (*key, value))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_key_has_its_own_value_and_the_order_stays() {
-        let mut map = KeyMap::default();
-        let key = |n: u64| StepKey::named(if n.is_multiple_of(2) { "a" } else { "b" }).variant(n);
-        for n in (0..100).rev() {
-            *map.get_or_insert_with(key(n), || 0) += n;
-            *map.get_or_insert_with(key(n), || 0) += n;
-        }
-        assert!((0..100).all(|n| map.get(key(n)) == Some(&(2 * n))));
-        assert_eq!(map.get(StepKey::named("a").variant(1)), None);
-        assert!(map.iter().map(|(key, _)| key.variant).eq((0..100).rev()));
     }
 }

@@ -20,8 +20,9 @@ pub struct Arguments {
     /// Images in a step
     #[arg(long, default_value = "64")]
     pub batch: NonZeroUsize,
-    /// The device; `probe` computes nothing and prints the smallest capacity that the run needs on the host
-    #[arg(long, value_enum, default_value_t = DeviceName::Host)]
+    /// The device: `host`; `cuda:N`, the CUDA device with number N, from 0 (`cuda` is `cuda:0`); or `probe`, which
+    /// computes nothing and prints the smallest capacity that the run needs on the host
+    #[arg(long, value_parser = device, default_value = "host")]
     pub device: DeviceName,
     /// What a scope spans
     #[arg(long, value_enum, default_value_t = PerName::Minibatch)]
@@ -29,8 +30,8 @@ pub struct Arguments {
     /// How the buffers of a step are placed
     #[arg(long, value_enum, default_value_t = PlacementName::Bump)]
     pub placement: PlacementName,
-    /// Follow a plan, so that a step needs only the bytes that are live at once. With a file: read the plan of
-    /// training steps from it, or write the plan to it if it does not exist
+    /// Follow plans, so that a step needs only the bytes that are live at once. With a file: read the plans of all
+    /// kinds of step from it, or write them to it if it does not exist
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub plan: Option<Option<PathBuf>>,
     /// What a scope does with its bytes when it closes
@@ -83,14 +84,28 @@ pub struct Arguments {
 }
 
 /// `--device`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceName {
     /// Host memory and processors
     Host,
-    /// The first CUDA device
-    Cuda,
+    /// The CUDA device of this number
+    Cuda(usize),
     /// No memory: shapes only
     Probe,
+}
+
+fn device(text: &str) -> Result<DeviceName, String> {
+    match text {
+        "host" => Ok(DeviceName::Host),
+        "cuda" => Ok(DeviceName::Cuda(0)),
+        "probe" => Ok(DeviceName::Probe),
+        _ => {
+            let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+            number
+                .map(DeviceName::Cuda)
+                .ok_or("it is none of host, cuda, cuda:N and probe".to_owned())
+        }
+    }
 }
 
 /// `--per`
@@ -170,7 +185,7 @@ impl Arguments {
     }
 
     fn runs_ahead(&self) -> bool {
-        self.device == DeviceName::Cuda && self.per == PerName::Minibatch
+        matches!(self.device, DeviceName::Cuda(_)) && self.per == PerName::Minibatch
     }
 
     /// Checks that the arguments make sense together.
@@ -180,7 +195,7 @@ impl Arguments {
     /// [`Misplaced`] for an option that needs a CUDA device, or a scope for each minibatch, without these; and
     /// for a plan under a placement that follows none.
     pub fn check(&self) -> Result<(), Misplaced> {
-        if self.ranges && self.device != DeviceName::Cuda {
+        if self.ranges && !matches!(self.device, DeviceName::Cuda(_)) {
             return Err(Misplaced { option: "--ranges", place: "--device cuda" });
         }
         if self.planned() && self.placement != PlacementName::Bump {
@@ -206,15 +221,15 @@ impl Arguments {
         }
     }
 
-    /// Whether steps follow a plan.
+    /// Whether steps follow plans.
     #[must_use]
     pub const fn planned(&self) -> bool {
         self.plan.is_some()
     }
 
-    /// The file of the plan, if one is named.
+    /// The file of the plans, if one is named.
     #[must_use]
-    pub fn saved_plan(&self) -> Option<&Path> {
+    pub fn saved_plans(&self) -> Option<&Path> {
         self.plan.as_ref()?.as_deref()
     }
 

@@ -28,20 +28,9 @@ pub enum TrainError {
     /// The data could not be read.
     #[error(transparent)]
     Data(#[from] IdxError),
-    /// A step could not be planned.
-    #[error(transparent)]
-    Step(#[from] arena_plan::StepError),
-    /// A plan or a checkpoint could not be read or written.
+    /// A checkpoint could not be read or written.
     #[error(transparent)]
     File(#[from] arena_plan::files::FileError),
-    /// A plan's file is damaged or for another program.
-    #[error("plan {}: {reason}", path.display())]
-    Plan {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
     /// The capacity is too small for what the run will ask for; nothing was computed.
     #[error(
         "a capacity of {capacity_bytes} bytes is too small: this run needs {needed_bytes} bytes \

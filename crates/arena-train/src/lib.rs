@@ -5,7 +5,6 @@
 //! each [`backend`], the [`layers`], the [`model`], and the loop in [`training`].
 
 pub mod backend;
-pub mod capacity;
 pub mod checkpoint;
 pub mod cli;
 pub mod data;

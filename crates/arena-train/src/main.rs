@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use arena_plan::files::{self, FileError, tell};
-use arena_scope::{ByteSize, Cuda, Host, Reset};
+use arena_scope::{Arena, Cuda, Host, Reset};
 #[cfg(feature = "_cuda")]
 use arena_train::backend::cuda::{CudaBackend, CudaError};
 use arena_train::backend::{Backend, HostBackend};
@@ -19,7 +19,7 @@ use arena_train::heap::CountingAllocator;
 use arena_train::progress::Progress;
 use arena_train::summary::{Step, Summary};
 use arena_train::training::{Per, TRAIN, Trainer};
-use arena_train::{capacity, checkpoint};
+use arena_train::{checkpoint, heap, planning};
 use clap::Parser;
 
 #[global_allocator]
@@ -48,7 +48,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .context("cannot listen for Ctrl-C")?;
     match arguments.device {
         DeviceName::Host | DeviceName::Probe => on_the_host(arguments, &stop),
-        DeviceName::Cuda => on_cuda(arguments, &stop),
+        DeviceName::Cuda(ordinal) => on_cuda(ordinal, arguments, &stop),
     }
 }
 
@@ -61,9 +61,9 @@ fn on_the_host(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
 }
 
 #[cfg(feature = "_cuda")]
-fn on_cuda(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
+fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
     // Before the data is read: what cannot run is told at once.
-    let device = Cuda::new(0);
+    let device = Cuda::new(ordinal);
     let device = if arguments.ranges { device.and_then(Cuda::with_ranges) } else { device };
     let device = match device {
         Ok(device) => device,
@@ -78,9 +78,9 @@ fn on_cuda(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
 }
 
 #[cfg(not(feature = "_cuda"))]
-fn on_cuda(_arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
+fn on_cuda(ordinal: usize, _arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
     // The device of a program without the feature is never there.
-    Cuda::new(0).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
+    Cuda::new(ordinal).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
 }
 
 /// Says why what was asked for cannot be had here.
@@ -97,30 +97,38 @@ fn train<B: Backend>(
     stop: &AtomicBool,
 ) -> Result<ExitCode> {
     let config = arguments.config();
-    let (planned, saved) = (arguments.planned(), arguments.saved_plan());
-    let demand = capacity::demand(&device, &backend, &config, data, planned, saved)?;
-    let needed = ByteSize::bytes_exact(demand.capacity_bytes);
+    let mut run = planning::probe(&device, &backend, &config, data)?;
+    match arguments.saved_plans() {
+        Some(path) if path.exists() => run.load(path)?,
+        Some(path) => run.save(path)?,
+        None => {}
+    }
+    let planned = arguments.planned();
+    let needs = if planned { run.clone() } else { run.clone().without_plans() };
+    let (needed, persistent) = (needs.capacity(), needs.persistent());
     if arguments.device == DeviceName::Probe {
-        let persistent = ByteSize::bytes_exact(demand.persistent_bytes);
         files::print(&format!(
             "smallest capacity  {} bytes ({needed})\npersistent         {} bytes ({persistent})\n",
-            demand.capacity_bytes, demand.persistent_bytes
+            needed.bytes(),
+            persistent.bytes()
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
     if config.per == Per::Epoch {
-        tell(format_args!("one scope per epoch needs {} bytes ({needed})", demand.capacity_bytes));
+        tell(format_args!("one scope per epoch needs {} bytes ({needed})", needed.bytes()));
     }
     if config.reset == Reset::Poison {
         tell(format_args!("poison is active: released memory is filled with NaN"));
     }
-    let capacity = capacity::choose(&demand, arguments.capacity, &config)?;
-    let mut trainer =
-        Trainer::with_placement(device, backend, config, capacity, arguments.placement())?;
+    let capacity = planning::choose_capacity(&needs, arguments.capacity, &config)?;
+    let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
+    let mut arena = builder.placement(arguments.placement()).build()?;
+    arena.observe(Some(heap::own_allocations));
     if planned {
-        trainer.install(&demand.plans)?;
+        run.follow(&mut arena);
     }
-    trainer.set_needs(demand.steps);
+    let mut trainer = Trainer::on(arena, backend, config)?;
+    trainer.set_needs(needs);
     if let Some(path) = &arguments.resume {
         checkpoint::resume(&mut trainer, path)?;
     }
@@ -137,10 +145,11 @@ fn train<B: Backend>(
     let evaluation = trainer.evaluate(&data.test)?;
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
-    let train = demand.plans.train.as_ref();
-    let key = train.map_or(TRAIN, |plan| plan.key);
+    let train = planning::largest(&run, TRAIN);
+    let key = train.map_or(TRAIN, |kind| kind.key);
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
-    let step = Step::new(train.map(|plan| &plan.step), deviations, &sites);
+    let step = train.and_then(|kind| kind.step.as_ref().ok());
+    let step = Step::new(step, deviations, &sites);
     let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed, step);
     let json = arguments.json.as_ref().map_or(Ok(()), |to| {
         files::write(to, |to| {

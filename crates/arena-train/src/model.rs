@@ -133,7 +133,7 @@ impl<B: Backend> Cnn<B> {
         Ok(Activations { pooled1, pooled2, hidden, logits })
     }
 
-    /// The logits `[batch, CLASSES]` of `batch` images; nothing is kept for a backward pass.
+    /// The logits `[batch, CLASSES]` of `batch` images; nothing is kept for a backward pass, nor the images.
     ///
     /// # Errors
     ///
@@ -142,18 +142,20 @@ impl<B: Backend> Cnn<B> {
         &self,
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
-        images: In<'_, B>,
+        images: Buffer<'s, B>,
     ) -> Result<Buffer<'s, B>, TrainError> {
         let Self { backend, layers } = self;
         // Each layer's input is dropped as soon as its output is there.
-        let pooled = layers.conv1.forward(backend, step, batch, images)?.values;
+        let pooled = layers.conv1.forward(backend, step, batch, images.view())?.values;
+        drop(images);
         let pooled = layers.conv2.forward(backend, step, batch, pooled.view())?.values;
         let hidden = layers.hidden.forward(backend, step, batch, pooled.view())?;
         drop(pooled);
         layers.logits.forward(backend, step, batch, hidden.view())
     }
 
-    /// The loss of `batch` images, for evaluation.
+    /// The loss of a batch of images, for evaluation. Takes the images, so that they are gone when the first layer
+    /// has seen them.
     ///
     /// # Errors
     ///
@@ -161,7 +163,7 @@ impl<B: Backend> Cnn<B> {
     pub fn evaluate<'s>(
         &self,
         step: &Scope<'s, '_, B::Device>,
-        images: In<'_, B>,
+        images: Buffer<'s, B>,
         labels: In<'_, B, u32>,
     ) -> Result<Loss<'s, B>, TrainError> {
         let logits = self.predict(step, labels.len(), images)?;

@@ -1,74 +1,63 @@
-//! Plans for the run's steps: recorded on a probe, solved before anything runs.
+//! A run's plans, and the capacity that it needs: the run itself on a device without memory.
 
-use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
-use arena_plan::{Options, Plan, PlannedStep, files};
-use arena_scope::{Arena, Device, StepKey};
+use arena_plan::{Options, PlannedKind, PlannedRun};
+use arena_scope::{Arena, ByteSize, Probe, StepKey};
 
+use crate::backend::{Backend, ProbeBackend};
+use crate::data::Mnist;
 use crate::error::TrainError;
-use crate::training::{EVALUATE, TRAIN};
+use crate::training::{Per, RunConfig, Trainer};
 
-/// The plans of a run; `None` for a kind of step that it does not make.
-#[derive(Debug, Clone, Default)]
-pub struct Plans {
-    /// For training steps.
-    pub train: Option<NamedPlan>,
-    /// For steps of an evaluation.
-    pub evaluate: Option<NamedPlan>,
-}
-
-/// A plan for steps of one name.
-#[derive(Debug, Clone)]
-pub struct NamedPlan {
-    /// The key of the largest of them, for which it was made.
-    pub key: StepKey,
-    /// The plan.
-    pub step: PlannedStep,
-    /// The keys of others that its slots serve: of the short last batch of an epoch.
-    pub shared: Vec<StepKey>,
-}
-
-/// Plans what an arena recorded of the largest steps of each kind.
+/// What a run asks of memory, and plans for its steps: its first epoch, with the short last batch, and an evaluation,
+/// for their shapes alone. Later epochs ask for the same.
 ///
 /// # Errors
 ///
-/// When a record is no instance that can be planned.
-pub fn solve<D: Device>(arena: &Arena<D>) -> Result<Plans, TrainError> {
-    Ok(Plans { train: largest(arena, TRAIN)?, evaluate: largest(arena, EVALUATE)? })
+/// When the kernels do not serve a shape.
+pub fn probe<B: Backend>(
+    device: &B::Device,
+    backend: &B,
+    config: &RunConfig,
+    data: &Mnist,
+) -> Result<PlannedRun, TrainError> {
+    let config = RunConfig { epochs: config.epochs.min(1), ..config.clone() };
+    // Any capacity will do: a 61-bit one leaves room for the address.
+    let any = ByteSize::bytes_exact(1 << 61);
+    let mut arena = Arena::builder(Probe::like(device)).capacity(any).build()?;
+    arena.record(None);
+    let mut trainer = Trainer::on(arena, ProbeBackend::of(backend), config)?;
+    trainer.train(&data.train, &AtomicBool::new(false), |_| ())?;
+    trainer.evaluate(&data.test)?;
+    Ok(PlannedRun::from_record(trainer.arena(), &Options::default()))
 }
 
-/// The plan for whole batches, or for the short one where the dataset is smaller than a batch: the variant of a step
-/// is its number of images.
-fn largest<D: Device>(arena: &Arena<D>, name: StepKey) -> Result<Option<NamedPlan>, TrainError> {
-    let kinds = arena.observed().map(|seen| seen.kinds).unwrap_or_default();
-    let mut keys: Vec<_> = kinds.iter().map(|kind| kind.key).collect();
-    keys.retain(|key| key.name == name.name);
-    keys.sort_by_key(|key| key.variant);
-    let Some(key) = keys.pop() else { return Ok(None) };
-    let Some(log) = arena.recorded(key) else { return Ok(None) };
-    let step = PlannedStep::solve(&log, &Options::default())?;
-    let slots = step.slots()?;
-    keys.retain(|&key| arena.recorded(key).is_some_and(|log| slots.serves(&log)));
-    Ok(Some(NamedPlan { key, step, shared: keys }))
+/// The kind of step with this name that asks for most: the variant of a step is its number of images.
+#[must_use]
+pub fn largest(run: &PlannedRun, name: StepKey) -> Option<&PlannedKind> {
+    let kinds = run.kinds().iter().filter(|kind| kind.key.name == name.name);
+    kinds.max_by_key(|kind| kind.key.variant)
 }
 
-/// Puts a saved plan for training steps in the place of the solved one, or saves that if there is no
-/// such file yet.
+/// The capacity to build the arena with: what is asked for if that is given, or just what the run needs.
 ///
 /// # Errors
 ///
-/// [`TrainError::File`] when the file cannot be read or written; [`TrainError::Plan`] when it is damaged, or its plan
-/// is for another program or alignment.
-pub fn load_or_save(plans: &mut Plans, path: &Path) -> Result<(), TrainError> {
-    let failed = |reason: String| TrainError::Plan { path: path.to_owned(), reason };
-    let Some(NamedPlan { step: train, .. }) = &mut plans.train else { return Ok(()) };
-    if path.exists() {
-        let file = files::read(path)?;
-        let plan = Plan::load(&file[..]).map_err(|error| failed(error.to_string()))?;
-        let instance = train.plan.instance().clone();
-        plan.check_for(&instance).map_err(|error| failed(error.to_string()))?;
-        *train = PlannedStep::loaded(instance, plan);
-        return Ok(());
+/// [`TrainError::CapacityTooSmall`] when `wanted` is less than the run needs, before anything is computed.
+pub fn choose_capacity(
+    run: &PlannedRun,
+    wanted: Option<ByteSize>,
+    config: &RunConfig,
+) -> Result<ByteSize, TrainError> {
+    let (capacity_bytes, needed_bytes) =
+        (wanted.unwrap_or(run.capacity()).bytes(), run.capacity().bytes());
+    if capacity_bytes < needed_bytes {
+        let hint = match config.per {
+            Per::Minibatch => "; or take a smaller batch",
+            Per::Epoch => "; or take a scope per minibatch, or fewer steps",
+        };
+        return Err(TrainError::CapacityTooSmall { capacity_bytes, needed_bytes, hint });
     }
-    Ok(files::write(path, |to| Ok(train.plan.save(to)?))?)
+    Ok(ByteSize::bytes_exact(capacity_bytes))
 }

@@ -24,7 +24,7 @@ pub struct Step {
     pub planned_peak_bytes: Option<u64>,
     /// Seconds that solving took; null where steps bump.
     pub plan_seconds: Option<f64>,
-    /// Requests and slots that were not as planned, without smaller requests, which keep their address. Null
+    /// Requests, slots and drops that were not as planned, without the smaller requests of the short last batch. Null
     /// where steps bump.
     pub deviations: Option<u64>,
     /// The calls in the program that were not as planned, in which way and how often.
@@ -46,7 +46,7 @@ impl Step {
             live_requested_bytes: planned.map(|step| step.bound.requested_bytes),
             planned_peak_bytes: followed.map(|step| step.plan.peak_bytes()),
             plan_seconds: followed.map(|step| step.elapsed.as_secs_f64()),
-            deviations: deviations.map(|deviations| deviations.total()),
+            deviations: deviations.map(|deviations| deviations.unplanned()),
             deviation_sites: sites.iter().map(DeviationSite::to_string).collect(),
         }
     }

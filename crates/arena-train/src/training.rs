@@ -7,17 +7,16 @@ use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use arena_plan::PlannedRun;
 use arena_scope::steady::SteadyState;
-use arena_scope::{Arena, ByteSize, Placement, Reset, Scope, Stats, StepKey};
+use arena_scope::{Arena, ByteSize, Reset, Scope, ScopeOptions, Stats, StepKey};
 
 use crate::backend::{Backend, Buffer};
-use crate::capacity::StepNeeds;
 use crate::data::{Dataset, shuffled_order};
 use crate::error::TrainError;
 use crate::heap;
 use crate::model::{Cnn, IMAGE_LEN};
 use crate::optimizer::Optimizer;
-use crate::planning::{NamedPlan, Plans};
 use ahead::{Ahead, Seen};
 
 pub use ahead::AheadConfig;
@@ -148,76 +147,52 @@ pub struct Trainer<B: Backend> {
     arena: Arena<B::Device>,
     model: Cnn<B>,
     ahead: Option<Ahead<B::Device>>,
-    needs: StepNeeds,
+    /// What the run's steps need, if that is known.
+    run: Option<PlannedRun>,
     /// Steps done.
     step: u64,
 }
 
 impl<B: Backend> Trainer<B> {
-    /// Builds the arena and the network in it, and sets the mark above it.
+    /// Builds an arena of this capacity, which is observed, and the network [on](Self::on) it.
     ///
     /// # Errors
     ///
-    /// When the device refuses the region, or the parameters do not fit into it; or
-    /// [`TrainError::OnlyOnCuda`] when the host is to run ahead of itself.
+    /// When the device refuses the region; or as for [`on`](Self::on).
     pub fn new(
         device: B::Device,
         backend: B,
         config: RunConfig,
         capacity: ByteSize,
     ) -> Result<Self, TrainError> {
-        Self::with_placement(device, backend, config, capacity, Placement::Bump)
+        let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
+        let mut arena = builder.build()?;
+        arena.observe(Some(heap::own_allocations));
+        Self::on(arena, backend, config)
     }
 
-    /// [`new`](Self::new) with a placement, for hunting bugs.
+    /// Builds the network in an arena that is empty, and sets the mark above it.
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new).
-    pub fn with_placement(
-        device: B::Device,
+    /// When the parameters do not fit into it; or [`TrainError::OnlyOnCuda`] when the host is to run ahead of itself.
+    pub fn on(
+        mut arena: Arena<B::Device>,
         backend: B,
         config: RunConfig,
-        capacity: ByteSize,
-        placement: Placement,
     ) -> Result<Self, TrainError> {
-        let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
-        let mut arena = builder.placement(placement).build()?;
         let model = Cnn::new(&arena, backend, &config.optimizer, config.seed)?;
         let ahead = match (config.per, config.ahead) {
             (Per::Minibatch, Some(ahead)) => Some(Ahead::new(&arena, ahead, config.batch)?),
             _ => None,
         };
         arena.mark()?;
-        arena.observe(Some(heap::own_allocations));
-        Ok(Self { config, arena, model, ahead, needs: StepNeeds::default(), step: 0 })
+        Ok(Self { config, arena, model, ahead, run: None, step: 0 })
     }
 
-    /// Records each step from now on, so that plans can be made of them.
-    pub fn record(&mut self) {
-        self.arena.record(Some(heap::own_allocations));
-    }
-
-    /// Lets the steps of each key follow a plan.
-    ///
-    /// # Errors
-    ///
-    /// When a plan does not fit above the mark.
-    pub fn install(&mut self, plans: &Plans) -> Result<(), TrainError> {
-        for NamedPlan { key, step, shared } in [&plans.train, &plans.evaluate].into_iter().flatten()
-        {
-            self.arena.install_plan(*key, step.slots()?)?;
-            for other in shared {
-                self.arena.share_plan(*other, *key);
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses steps for which there is no room before their first kernel, from now on: those whose needs
-    /// are known.
-    pub fn set_needs(&mut self, needs: StepNeeds) {
-        self.needs = needs;
+    /// Refuses steps for which there is no room before their first kernel, from now on: those that the run knows.
+    pub fn set_needs(&mut self, run: PlannedRun) {
+        self.run = Some(run);
     }
 
     /// The arena.
@@ -340,9 +315,9 @@ impl<B: Backend> Trainer<B> {
 
     /// One step in its own root scope.
     fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
-        let Self { config, arena, model, needs, step, .. } = self;
+        let Self { config, arena, model, run, step, .. } = self;
         // The short last batch of an epoch is a kind of step of its own.
-        let options = needs.options(TRAIN.variant(indices.len() as u64));
+        let options = options(run.as_ref(), TRAIN.variant(indices.len() as u64));
         let loss = arena
             .scope_with(options, |scope| train_step(scope, model, config, data, indices, *step))?;
         *step += 1;
@@ -356,8 +331,8 @@ impl<B: Backend> Trainer<B> {
         batches: Skip<Chunks<'_, u32>>,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
     ) -> Result<(), TrainError> {
-        let Self { config, arena, model, needs, step, .. } = self;
-        arena.scope_with(needs.options(EPOCH), |scope| {
+        let Self { config, arena, model, run, step, .. } = self;
+        arena.scope_with(options(run.as_ref(), EPOCH), |scope| {
             for indices in batches {
                 let loss = train_step(scope, model, config, data, indices, *step)?;
                 *step += 1;
@@ -375,19 +350,24 @@ impl<B: Backend> Trainer<B> {
     ///
     /// When the arena has no room, or the device refuses.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
-        let Self { config, arena, model, needs, .. } = self;
+        let Self { config, arena, model, run, .. } = self;
         let all: Vec<u32> = (0..).take(data.len()).collect();
         let mut hits = 0;
         for indices in all.chunks(config.batch) {
-            let options = needs.options(EVALUATE.variant(indices.len() as u64));
+            let options = options(run.as_ref(), EVALUATE.variant(indices.len() as u64));
             hits += arena.scope_with(options, |scope| {
                 let (images, labels) = load(scope, model, data, indices)?;
-                let loss = model.evaluate(scope, images.view(), labels.view())?;
+                let loss = model.evaluate(scope, images, labels.view())?;
                 Ok::<_, TrainError>(u64::from(scope.read_one(loss.hits.view())?))
             })?;
         }
         Ok(Evaluation { hits, images: data.len() as u64 })
     }
+}
+
+/// A scope for a step of this kind. If its need is known, it opens only if there is room for it.
+fn options(run: Option<&PlannedRun>, key: StepKey) -> ScopeOptions {
+    run.map_or_else(|| key.into(), |run| run.options(key))
 }
 
 /// A batch's pixels and labels.

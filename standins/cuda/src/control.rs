@@ -4,6 +4,7 @@ use crate::leaks::Leaks;
 use crate::real_driver::{self, NEEDS_STANDIN};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
 use std::ffi::{CString, c_char};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -94,6 +95,7 @@ functions! {
     set_capability: "standin_set_capability", extern "C" fn(i32, i32);
     set_pools: "standin_set_pools", extern "C" fn(u32);
     set_free_waits: "standin_set_free_waits", extern "C" fn(u32);
+    set_stages_pageable: "standin_set_stages_pageable", extern "C" fn(u32);
     calls: "standin_calls", extern "C" fn(*const c_char) -> u64;
     call_name: "standin_call_name", extern "C" fn(u64, *mut c_char, i32) -> u32;
     clear_calls: "standin_clear_calls", extern "C" fn();
@@ -144,13 +146,23 @@ impl Standin {
         // A test that failed while it held the stand-in has left nothing behind that the reset does not undo.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         if real_driver::is_asked_for() {
-            real_driver::keep_context();
             return Ok(Self { functions: None, _turn: turn });
         }
         let functions = FUNCTIONS.get_or_init(open).as_ref().map_err(Clone::clone)?;
         let standin = Self { functions: Some(functions), _turn: turn };
         standin.reset(0);
         Ok(standin)
+    }
+
+    /// Whether the tests run on the machine's own driver. It counts no calls, draws no orders and fails no call on
+    /// request: there a test leaves out what needs that.
+    pub fn is_real_driver(&self) -> bool {
+        self.functions.is_none()
+    }
+
+    /// The seeds `0..count`, for a loop over orders that a device may choose. On a real driver, which draws none, one.
+    pub fn seeds(&self, count: u64) -> Range<u64> {
+        0..if self.is_real_driver() { count.min(1) } else { count }
     }
 
     /// Ends the test on a real driver, because it is about something that only the stand-in does.
@@ -253,6 +265,15 @@ impl Standin {
     pub fn set_free_waits(&self, waits: bool) {
         if let Some(functions) = self.functions {
             (functions.set_free_waits)(u32::from(waits));
+        }
+    }
+
+    /// Whether an asynchronous copy from pageable memory has read it when the call returns. Drivers do so as a rule;
+    /// NVIDIA's documentation does not promise it. Without it the memory is read when the copy runs, and must live
+    /// until then.
+    pub fn set_stages_pageable(&self, stages: bool) {
+        if let Some(functions) = self.functions {
+            (functions.set_stages_pageable)(u32::from(stages));
         }
     }
 

@@ -128,6 +128,11 @@ extern "C" fn standin_set_free_waits(waits: u32) {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn standin_set_stages_pageable(stages: u32) {
+    with(|d| d.settings.stages_pageable = stages != 0);
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn standin_calls(wanted: Text) -> u64 {
     with(|d| d.calls.count(name(&wanted)))
 }

@@ -72,7 +72,8 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         let to = End::Known(self.known(to)?);
-        let from = match (self.is_pageable(from), self.is_capturing(key)?) {
+        let is_read_late = self.is_capturing(key)? || !self.settings.stages_pageable;
+        let from = match (self.is_pageable(from), is_read_late) {
             (false, _) => End::Known(from),
             // A graph keeps the address and reads it at each launch.
             (true, true) => End::Pageable(from),

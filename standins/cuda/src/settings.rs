@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) pools: bool,
     /// Whether `cuMemFree` waits for the device first.
     pub(crate) free_waits: bool,
+    /// Whether a copy from pageable memory has read it when the call returns.
+    pub(crate) stages_pageable: bool,
 }
 
 impl Settings {
@@ -62,6 +64,7 @@ impl Settings {
         rounding: 0,
         pools: true,
         free_waits: true,
+        stages_pageable: true,
     };
 
     /// What [`VARIABLE`] asks for.

@@ -21,7 +21,9 @@ macro_rules! declare_stream {
             ///
             /// [`ErrorKind::WrongDevice`](crate::ErrorKind::WrongDevice) when the stream is of another
             /// device; [`ErrorKind::Device`](crate::ErrorKind::Device) when the device refuses the wait.
+            #[track_caller]
             pub fn declare_stream(&self, stream: &D::Stream) -> Result<(), Error> {
+                let _ = self.address(); // A recording sees a use.
                 self.region().declare(stream, $until)
             }
         }

@@ -142,6 +142,19 @@ impl<T: Pod, D: Device> Persistent<T, D> {
     {
         self.view_mut().into_mut_slice()
     }
+
+    /// The elements as a slice on a device whose memory the host can use, and `None` on any other: see
+    /// [`View::host`].
+    #[must_use]
+    pub fn host(&self) -> Option<&[T]> {
+        self.view().host()
+    }
+
+    /// The same as a mutable slice.
+    #[must_use]
+    pub fn host_mut(&mut self) -> Option<&mut [T]> {
+        self.view_mut().into_host_mut()
+    }
 }
 
 impl<T, D: Device> Drop for Persistent<T, D> {

@@ -77,16 +77,40 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
         self.len() == 0
     }
 
-    /// The device address of the first element.
+    /// The device address of the first element. For a recording, to ask for it is to use the buffer.
     #[must_use]
     #[inline]
+    #[track_caller]
     pub fn address(&self) -> u64 {
         *self.address_ref()
     }
 
+    /// [`address`](Self::address), and no recording is told. Public for our benchmarks, which measure requests alone.
+    #[doc(hidden)]
+    #[must_use]
+    #[inline]
+    pub fn bare_address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes of all elements.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        // In range by invariant 2.
+        self.len() as u64 * size_of::<T>() as u64
+    }
+
+    /// A view, a slice or an argument of the buffer is taken.
+    #[inline]
+    #[track_caller]
+    fn note_taken(&self) {
+        self.steps.region().uses().note_taken(self.address, self.len_bytes());
+    }
+
     /// Where the address lies: a kernel's argument is read from there.
     #[inline]
+    #[track_caller]
     pub(crate) fn address_ref(&self) -> &u64 {
+        self.note_taken();
         &self.address
     }
 
@@ -136,7 +160,14 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn view(&self) -> View<'_, T, D> {
+        self.note_taken();
+        self.shared()
+    }
+
+    /// [`view`](Self::view), and no recording is told.
+    fn shared(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed shared.
         unsafe { View::new(self.address, self.len(), self.steps.region()) }
     }
@@ -152,7 +183,14 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn view_mut(&mut self) -> ViewMut<'_, T, D> {
+        self.note_taken();
+        self.access()
+    }
+
+    /// [`view_mut`](Self::view_mut), and no recording is told.
+    pub(crate) fn access(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are this buffer's. 3: the buffer is borrowed mutably, and alone in its
         // bytes for `'s`.
         unsafe { ViewMut::new(self.address, self.len(), self.steps.region()) }
@@ -162,20 +200,37 @@ impl<'s, T: Pod, D: Device> Transient<'s, T, D> {
 impl<T: Pod, D: Device> Transient<'_, T, D> {
     /// The elements as a slice.
     #[must_use]
+    #[track_caller]
     pub fn as_slice(&self) -> &[T]
     where
         D: HostVisible,
     {
-        self.view().as_slice()
+        self.note_taken();
+        self.shared().elements()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
+    #[track_caller]
     pub fn as_mut_slice(&mut self) -> &mut [T]
     where
         D: HostVisible,
     {
-        self.view_mut().into_mut_slice()
+        self.note_taken();
+        self.access().into_elements()
+    }
+
+    /// The elements as a slice on a device whose memory the host can use, and `None` on any other: see
+    /// [`View::host`].
+    #[must_use]
+    pub fn host(&self) -> Option<&[T]> {
+        self.view().host()
+    }
+
+    /// The same as a mutable slice.
+    #[must_use]
+    pub fn host_mut(&mut self) -> Option<&mut [T]> {
+        self.view_mut().into_host_mut()
     }
 }
 

@@ -91,14 +91,28 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
 
     /// The device address of the first element.
     #[must_use]
+    #[track_caller]
     pub fn address(&self) -> u64 {
         *self.address_ref()
     }
 
     /// Where the address lies: a kernel's argument is read from there.
     #[inline]
+    #[track_caller]
     pub(crate) fn address_ref(&self) -> &u64 {
+        self.mark_used();
         &self.address
+    }
+
+    /// Tells a recording that the buffer is used here. All other methods that read the elements do it by
+    /// themselves. A stand-in for a kernel that computes nothing, on a [`Probe`](crate::Probe), calls it for each
+    /// operand, so that a view that was taken earlier counts as used by the kernel.
+    ///
+    /// If the step is not recorded, it does nothing.
+    #[inline]
+    #[track_caller]
+    pub fn mark_used(&self) {
+        self.region.uses().note_used(self.address, self.len_bytes());
     }
 
     pub(crate) fn region(&self) -> &'v Region<D> {
@@ -162,7 +176,9 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// assert!(x.view().range(2..5).is_err());
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
+        self.mark_used();
         let (start, len) = resolve(&range, self.len)?;
         // SAFETY: 1 and 2: a part of a range inside the region, a whole number of elements from an
         // aligned start. 3: held for the whole.
@@ -183,6 +199,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// assert_eq!((left.as_slice(), right.as_slice()), (&[1][..], &[2, 3][..]));
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn split_at(&self, mid: usize) -> Result<(Self, Self), Error> {
         Ok((self.range(..mid)?, self.range(mid..)?))
     }
@@ -202,11 +219,13 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// assert_eq!(parts, [[1, 2], [3, 4]]); // 5 is left over
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn parts(
         self,
         parts: usize,
         alignment: Alignment,
     ) -> Result<impl Iterator<Item = Self>, Error> {
+        self.mark_used();
         let part = self.part_len(parts, alignment)?;
         let at = move |n: usize| {
             // SAFETY: 1 and 2: `parts` pieces of `part` elements lie inside this view. 3: held for
@@ -240,6 +259,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// assert!(image.view().row(&layout, 2).is_err());
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn row(&self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
         self.range(row_range::<T>(layout, row)?)
     }
@@ -258,6 +278,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// assert_eq!(x.view().to_vec()?, vec![1.0, 2.0]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut host = vec![T::zeroed(); self.len];
         self.read_into(&mut host)?;
@@ -281,7 +302,9 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// assert!(x.view().read_into(&mut [0.0; 3]).is_err()); // another length
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn read_into(&self, host: &mut [T]) -> Result<(), Error> {
+        self.mark_used();
         same_len(host.len(), self.len)?;
         self.region.check()?;
         if self.len_bytes() > 0 {
@@ -305,10 +328,52 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn as_slice(&self) -> &'v [T]
     where
         D: HostVisible,
     {
+        self.mark_used();
+        self.elements()
+    }
+
+    /// [`as_slice`](Self::as_slice), and no recording is told.
+    pub(crate) fn elements(&self) -> &'v [T]
+    where
+        D: HostVisible,
+    {
+        // SAFETY: `D` keeps the duties.
+        unsafe { self.slice() }
+    }
+
+    /// The elements as a slice on a device whose memory the host can use, and `None` on any other: on a probe, and
+    /// on a GPU. So a step that is generic over the device can compute on the host, and is skipped where only
+    /// its sizes are wanted.
+    ///
+    /// ```
+    /// use arena_core::{ByteSize, Device, Error, Host, Probe, RawArena};
+    ///
+    /// fn sum<D: Device>(device: D) -> Result<Option<f32>, Error> {
+    ///     let arena = RawArena::new(device, ByteSize::kib(4))?;
+    ///     let x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    ///     Ok(x.host().map(|values| values.iter().sum()))
+    /// }
+    /// assert_eq!(sum(Host::new())?, Some(3.0));
+    /// assert_eq!(sum(Probe::new())?, None);
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn host(&self) -> Option<&'v [T]> {
+        self.mark_used();
+        // SAFETY: a device that says so keeps the duties, by its own duty 2.
+        D::HOST_VISIBLE.then(|| unsafe { self.slice() })
+    }
+
+    /// # Safety
+    ///
+    /// The device keeps the duties of [`HostVisible`].
+    unsafe fn slice(&self) -> &'v [T] {
         let start = std::ptr::with_exposed_provenance::<T>(host_address(self.address));
         // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
         // are initialised; aligned by 1, in range by 2, not written for `'v` by 3, since the
@@ -340,14 +405,24 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
 
     /// The device address of the first element.
     #[must_use]
+    #[track_caller]
     pub fn address(&self) -> u64 {
         *self.address_ref()
     }
 
     /// Where the address lies: a kernel's argument is read from there.
     #[inline]
+    #[track_caller]
     pub(crate) fn address_ref(&self) -> &u64 {
+        self.mark_used();
         &self.address
+    }
+
+    /// Tells a recording that the buffer is used here; see [`View::mark_used`].
+    #[inline]
+    #[track_caller]
+    pub fn mark_used(&self) {
+        self.region.uses().note_used(self.address, self.shared().len_bytes());
     }
 
     pub(crate) fn region(&self) -> &'v Region<D> {
@@ -356,7 +431,13 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
 
     /// Shared access to the same elements. This access cannot be used meanwhile.
     #[must_use]
+    #[track_caller]
     pub fn view(&self) -> View<'_, T, D> {
+        self.mark_used();
+        self.shared()
+    }
+
+    fn shared(&self) -> View<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: the mutable access is borrowed shared meanwhile.
         unsafe { View::new(self.address, self.len, self.region) }
     }
@@ -377,7 +458,13 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn reborrow(&mut self) -> ViewMut<'_, T, D> {
+        self.mark_used();
+        self.again()
+    }
+
+    fn again(&mut self) -> ViewMut<'_, T, D> {
         // SAFETY: 1 and 2 are the same. 3: this access is borrowed mutably meanwhile.
         unsafe { ViewMut::new(self.address, self.len, self.region) }
     }
@@ -406,7 +493,9 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(x.as_slice(), [1, 0, 0, 4]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn range(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
+        self.mark_used();
         let (start, len) = resolve(&range, self.len)?;
         // SAFETY: 1 and 2: a part of a range inside the region, from an aligned start. 3: this
         // access is given up for it.
@@ -428,7 +517,9 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(x.as_slice(), [3, 2, 3]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
+        self.mark_used();
         let (_, rest) = resolve(&(mid..), self.len)?;
         let behind = self.address + offset_bytes::<T>(mid);
         // SAFETY: 1 and 2: the first `mid` of `len` elements. 3: this access is given up, and the
@@ -455,6 +546,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(x.as_slice(), [1, 1, 2, 2]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn parts_mut(
         self,
         parts: usize,
@@ -486,6 +578,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(image.as_slice(), [0, 0, 0, 0, 9, 9, 9, 0]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn row_mut(self, layout: &RowLayout, row: usize) -> Result<Self, Error> {
         self.range(row_range::<T>(layout, row)?)
     }
@@ -506,7 +599,14 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert!(x.view_mut().write(&[1.0]).is_err()); // another length
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn write(&mut self, host: &[T]) -> Result<(), Error> {
+        self.mark_used();
+        self.copy_in(host)
+    }
+
+    /// [`write`](Self::write), and no recording is told.
+    pub(crate) fn copy_in(&mut self, host: &[T]) -> Result<(), Error> {
         same_len(host.len(), self.len)?;
         let bytes = bytemuck::cast_slice(host);
         if !bytes.is_empty() {
@@ -518,11 +618,13 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     }
 
     /// Copies `from` in, in stream order. The two cannot overlap, because this access is exclusive. `from` may lie
-    /// in another arena of the same device; the stream of this arena is then declared to that arena.
+    /// in another arena, on CUDA on another device too; the stream of this arena is then declared to that arena. So
+    /// the bytes of `from` are not used again before the copy has ended, and no thread waits for it.
     ///
     /// # Errors
     ///
-    /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when `from` is of another device.
+    /// As for [`write`](Self::write); or [`ErrorKind::WrongDevice`] when the streams of the two devices cannot be
+    /// ordered.
     ///
     /// ```
     /// # use arena_core::{ByteSize, Host, RawArena};
@@ -533,7 +635,15 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(to.as_slice(), [2, 3]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn copy_from(&mut self, from: View<'_, T, D>) -> Result<(), Error> {
+        self.mark_used();
+        from.mark_used();
+        self.copy_view(from)
+    }
+
+    /// [`copy_from`](Self::copy_from), and no recording is told.
+    pub(crate) fn copy_view(&mut self, from: View<'_, T, D>) -> Result<(), Error> {
         same_len(from.len, self.len)?;
         let bytes = from.len_bytes();
         if bytes > 0 {
@@ -564,6 +674,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(gradient.as_slice(), [0.0, 0.0]);
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn zero(&mut self) -> Result<(), Error> {
         self.fill_bytes(0)
     }
@@ -582,7 +693,9 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// assert_eq!(x.as_slice(), [0x0101; 2]); // each byte, not each element
     /// # Ok::<(), arena_core::Error>(())
     /// ```
+    #[track_caller]
     pub fn fill_bytes(&mut self, value: u8) -> Result<(), Error> {
+        self.mark_used();
         self.repeat(value.into())
     }
 
@@ -611,12 +724,15 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     ///
     /// [`ErrorKind::Device`] when the device refuses the fill; [`ErrorKind::Misaligned`] when the view does
     /// not start at a multiple of the element's size, which is possible for types like `[u8; 4]`.
+    #[track_caller]
     pub fn fill(&mut self, value: T) -> Result<(), Error> {
+        self.mark_used();
         self.repeat(Pattern::of(value))
     }
 
-    fn repeat(&mut self, pattern: Pattern) -> Result<(), Error> {
-        let bytes = self.view().len_bytes();
+    /// A fill, and no recording is told.
+    pub(crate) fn repeat(&mut self, pattern: Pattern) -> Result<(), Error> {
+        let bytes = self.shared().len_bytes();
         if bytes > 0 {
             check_aligned(self.address, pattern.bytes())?;
             // SAFETY: by invariant 2 the range lies in the region; by 3 nobody else touches it. The start
@@ -630,20 +746,24 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
 impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// The elements as a slice.
     #[must_use]
+    #[track_caller]
     pub fn as_slice(&self) -> &[T]
     where
         D: HostVisible,
     {
-        self.view().as_slice()
+        self.mark_used();
+        self.shared().elements()
     }
 
     /// The elements as a mutable slice.
     #[must_use]
+    #[track_caller]
     pub fn as_mut_slice(&mut self) -> &mut [T]
     where
         D: HostVisible,
     {
-        self.reborrow().into_mut_slice()
+        self.mark_used();
+        self.again().into_elements()
     }
 
     /// The elements as a mutable slice with the lifetime of this access.
@@ -657,10 +777,70 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
     /// # Ok::<(), arena_core::Error>(())
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn into_mut_slice(self) -> &'v mut [T]
     where
         D: HostVisible,
     {
+        self.mark_used();
+        self.into_elements()
+    }
+
+    /// [`into_mut_slice`](Self::into_mut_slice), and no recording is told.
+    pub(crate) fn into_elements(self) -> &'v mut [T]
+    where
+        D: HostVisible,
+    {
+        // SAFETY: `D` keeps the duties.
+        unsafe { self.mut_slice() }
+    }
+
+    /// The elements as a slice on a device whose memory the host can use, and `None` on any other: see
+    /// [`View::host`].
+    #[must_use]
+    #[track_caller]
+    pub fn host(&self) -> Option<&[T]> {
+        self.view().host()
+    }
+
+    /// The elements as a mutable slice on a device whose memory the host can use, and `None` on any other: see
+    /// [`View::host`].
+    ///
+    /// ```
+    /// use arena_core::{ByteSize, Device, Error, Host, Probe, RawArena, ViewMut};
+    ///
+    /// fn double<D: Device>(mut x: ViewMut<'_, f32, D>) {
+    ///     for value in x.host_mut().into_iter().flatten() {
+    ///         *value *= 2.0;
+    ///     }
+    /// }
+    /// let arena = RawArena::new(Host::new(), ByteSize::kib(4))?;
+    /// let mut x = arena.persistent_from(&[1.0_f32, 2.0])?;
+    /// double(x.view_mut());
+    /// assert_eq!(x.as_slice(), [2.0, 4.0]);
+    /// # let probe = RawArena::new(Probe::new(), ByteSize::kib(4))?;
+    /// # double(probe.persistent_from(&[1.0_f32])?.view_mut());
+    /// # Ok::<(), arena_core::Error>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn host_mut(&mut self) -> Option<&mut [T]> {
+        self.reborrow().into_host_mut()
+    }
+
+    /// [`host_mut`](Self::host_mut) with the lifetime of this access.
+    #[must_use]
+    #[track_caller]
+    pub fn into_host_mut(self) -> Option<&'v mut [T]> {
+        self.mark_used();
+        // SAFETY: a device that says so keeps the duties, by its own duty 2.
+        D::HOST_VISIBLE.then(|| unsafe { self.mut_slice() })
+    }
+
+    /// # Safety
+    ///
+    /// The device keeps the duties of [`HostVisible`].
+    unsafe fn mut_slice(self) -> &'v mut [T] {
         let start = std::ptr::with_exposed_provenance_mut::<T>(host_address(self.address));
         // SAFETY: the device is host visible, so addresses in its region can be dereferenced and
         // are initialised; aligned by 1, in range by 2, nobody else's for `'v` by 3, since the

@@ -102,6 +102,11 @@ impl Blas {
     /// of cuBLAS or of the driver. The workspace is unchanged then.
     pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
         workspace.view().aligned(Alignment::CUBLAS_WORKSPACE.bytes())?;
+        let owner = workspace.region().device();
+        if owner.context() != self.stream.context() {
+            let what = format!("a stream of {}", name(self.context()));
+            return Err(ErrorKind::WrongDevice { what, device: name(owner.context()) }.into());
+        }
         // On another stream than the arena's, every close waits for it from now on.
         workspace.declare_stream(&self.stream)?;
         self.hand_over(&workspace)?;

@@ -3,7 +3,8 @@
 //! They bring no events of their own. On the arena's stream none is needed. A stream that this device
 //! made, or that was declared, is declared by being handed over here. Of any other stream only a bare
 //! reference arrives, and it may be destroyed before the scope closes; so its work is waited for on the
-//! host as soon as it is queued.
+//! host as soon as it is queued. Of a copy to another device not even that arrives: the close waits on the host for all
+//! work of the other device, unless its stream was declared.
 
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use cudarc::driver::{
 
 use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::device::Cuda;
-use crate::device::Device;
 use crate::error::Error;
 use crate::fence::UNTIL_THE_ROOT_CLOSES;
 use crate::region::Region;
@@ -25,6 +25,13 @@ use crate::region::Region;
 fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     let device = region.device();
     if *stream == **device.stream() {
+        // A copy to another device asks for this stream too, and is queued on one of the other device.
+        let declared = device.stream_for_peers().map_err(Error::from).and_then(|for_peers| {
+            for_peers.map_or(Ok(()), |peers| region.declare(&peers, UNTIL_THE_ROOT_CLOSES))
+        });
+        if let Err(error) = declared {
+            region.keep_failure(error);
+        }
         return SyncOnDrop::Record(None);
     }
     let known = region
@@ -53,6 +60,8 @@ macro_rules! device_buffer {
         }
 
         impl<T: Pod> DevicePtr<T> for $buffer {
+            // Its caller is usually a function of cudarc.
+            #[track_caller]
             fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
                 (self.address(), hand_over(self.region(), stream))
             }
@@ -62,6 +71,7 @@ macro_rules! device_buffer {
         // launched; the buffer is borrowed for longer than the builder lives.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }
@@ -72,6 +82,7 @@ macro_rules! device_buffer {
 macro_rules! mutable_device_buffer {
     ($buffer:ty) => {
         impl<T: Pod> DevicePtrMut<T> for $buffer {
+            #[track_caller]
             fn device_ptr_mut<'a>(
                 &'a mut self,
                 stream: &'a CudaStream,
@@ -83,6 +94,7 @@ macro_rules! mutable_device_buffer {
         // SAFETY: as for the shared reference.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }

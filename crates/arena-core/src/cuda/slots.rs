@@ -56,24 +56,27 @@ impl<T: Pod> InputSlots<T> {
     ///
     /// [`ErrorKind::NoSlots`] when `count` is 0; as for [`RawArena::persistent`](crate::RawArena::persistent); or the
     /// driver's refusal.
+    #[track_caller]
     pub fn new(steps: &Steps<Cuda>, count: usize, len: usize) -> Result<Self, Error> {
         if count == 0 {
             return Err(ErrorKind::NoSlots.into());
         }
         let region = steps.region_arc();
         let stream = region.device().new_stream()?;
-        let slots = (0..count).map(|_| {
+        let mut slots = Vec::with_capacity(count);
+        for _ in 0..count {
+            // Not in a closure, which would be named in place of the caller.
             let buffer = steps.persistent(len, Alignment::DEFAULT, 0)?;
             let transfer = Transfer::new(&region, len)?;
             let read = region.device().new_event()?;
-            Ok(Slot { transfer, buffer, read, is_read_recorded: false })
-        });
-        let slots = slots.collect::<Result<Vec<_>, Error>>()?;
+            slots.push(Slot { transfer, buffer, read, is_read_recorded: false });
+        }
         Ok(Self { slots, stream, region, filled: 0, taken: 0, waits: 0 })
     }
 
     /// Writes the next batch and queues its copy. If an earlier copy still reads the host memory of the slot, it
-    /// waits for that copy, and [`waits`](Self::waits) counts it.
+    /// waits for that copy, and [`waits`](Self::waits) counts it. A loader's thread may call it while another thread
+    /// captures a graph, for a slot whose last batch was followed by another [`next`](Self::next).
     ///
     /// # Errors
     ///
@@ -110,8 +113,12 @@ impl<T: Pod> InputSlots<T> {
 
     fn write_and_copy(&mut self, index: usize, write: impl FnOnce(&mut [T])) -> Result<(), Error> {
         let device = self.region.device();
-        device.refuse_in_capture("fill")?;
         let slot = &mut self.slots[index];
+        if slot.is_read_recorded {
+            device.call(|| device.not_captured_here("fill").map(drop))?;
+        } else {
+            device.refuse_in_capture("fill")?; // Something is recorded on the arena's stream below.
+        }
         write(slot.transfer.as_mut_slice()?);
         if !slot.is_read_recorded {
             // Who read it last, and before its first batch who had its bytes, is queued by now.
@@ -225,6 +232,7 @@ impl<T: Pod> ResultQueue<T> {
     /// [`ErrorKind::LengthMismatch`] for a result of another length, [`ErrorKind::OtherArena`] for one of
     /// another arena, whose stream orders it; [`ErrorKind::InUse`] when as many
     /// results are on their way as there is room for; or the driver's refusal.
+    #[track_caller]
     pub fn push(&mut self, result: View<'_, T, Cuda>) -> Result<(), Error> {
         if result.len() != self.len {
             let (expected, given) = (self.len as u64, result.len() as u64);

@@ -45,7 +45,7 @@ impl<T: Pod> Transfer<T> {
     pub(super) fn new(region: &Arc<Region<Cuda>>, len: usize) -> Result<Self, DeviceError> {
         let device = region.device();
         let (host, ended) = device.call(|| {
-            let _held = device.not_in_capture("cuMemHostAlloc")?;
+            let _held = device.not_captured_here("cuMemHostAlloc")?;
             Ok((Pinned::new(device.context(), len)?, Event::new(device.context())?))
         })?;
         Ok(Self { host: Some(host), ended, flight: Flight::Landed, region: Arc::clone(region) })
@@ -61,7 +61,7 @@ impl<T: Pod> Transfer<T> {
             let event = self.ended.handle();
             let device = self.region.device();
             let ended = device.call(|| {
-                let _held = device.not_in_capture("cuEventQuery")?;
+                let _held = device.not_captured_here("cuEventQuery")?;
                 // SAFETY: the event is alive.
                 match unsafe { sys::cuEventQuery(event) } {
                     sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -86,7 +86,7 @@ impl<T: Pod> Transfer<T> {
         }
         let (device, event) = (self.region.device(), self.ended.handle());
         device.call(|| {
-            let _held = device.not_in_capture("cuEventSynchronize")?;
+            let _held = device.not_captured_here("cuEventSynchronize")?;
             // SAFETY: the event is alive.
             done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event) })
         })?;
@@ -127,7 +127,11 @@ impl<T: Pod> Transfer<T> {
         let device = self.region.device();
         device.call(|| {
             // A captured copy would keep this memory's address.
-            let _held = device.not_in_capture("cuMemcpyAsync")?;
+            let _held = if stream == device.stream() {
+                device.not_in_capture("cuMemcpyAsync")?
+            } else {
+                device.not_captured_here("cuMemcpyAsync")?
+            };
             copy(host, bytes)
         })?;
         if let Err(error) = device.record(&self.ended, stream) {

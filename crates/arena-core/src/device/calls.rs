@@ -82,6 +82,7 @@ macro_rules! wrap_device {
             type Stream = D::Stream;
             type Event = D::Event;
             const MEASURES_ONLY: bool = D::MEASURES_ONLY;
+            const HOST_VISIBLE: bool = D::HOST_VISIBLE;
             const CAPTURES: bool = D::CAPTURES;
 
             fn name(&self) -> String {

@@ -73,6 +73,7 @@ unsafe impl Device for Host {
     type Memory = Option<Mapping>;
     type Stream = ();
     type Event = ();
+    const HOST_VISIBLE: bool = true;
 
     fn name(&self) -> String {
         "host".to_owned()

@@ -73,7 +73,8 @@ pub struct DeviceMemory {
 /// 2. **What it says of itself is true, and stays the same.** Each base is a multiple of
 ///    [`base_alignment`](Self::base_alignment) and not zero. Where there are
 ///    [`guard_pages`](Self::guard_pages), the end of memory from `obtain_guarded` is a multiple of theirs
-///    instead. [`MEASURES_ONLY`](Self::MEASURES_ONLY) is set only where there is no memory at all.
+///    instead. [`MEASURES_ONLY`](Self::MEASURES_ONLY) is set only where there is no memory at all, and
+///    [`HOST_VISIBLE`](Self::HOST_VISIBLE) only where the duties of [`HostVisible`] are kept.
 /// 3. **A call writes the range that it names, and no other byte.** It reads nothing but its source. A fill
 ///    repeats its [`Pattern`] from the range's start to its end.
 /// 4. **No way back into an arena.** No method, and no `drop` of its types, uses an arena, a scope or a
@@ -117,6 +118,10 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
 
     /// Whether the device only measures: it has no memory, so arithmetic on it is skipped.
     const MEASURES_ONLY: bool = false;
+
+    /// Whether the host can use its memory as slices, as that of a [`HostVisible`] device: so a view has a
+    /// [`host`](crate::View::host) slice in code that is generic over the device.
+    const HOST_VISIBLE: bool = false;
 
     /// Whether it [captures](Captures) graphs: steps on it are observed, so that one can be seen to repeat.
     const CAPTURES: bool = false;
@@ -391,7 +396,8 @@ pub unsafe trait Captures: Device {
     unsafe fn launch(&self, graph: &Self::Graph) -> Result<(), DeviceError>;
 }
 
-/// A device whose memory the host reads and writes as ordinary Rust slices.
+/// A device whose memory the host reads and writes as ordinary Rust slices. It sets
+/// [`Device::HOST_VISIBLE`] as well.
 ///
 /// # Safety
 ///

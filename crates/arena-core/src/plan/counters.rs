@@ -21,7 +21,7 @@ use std::panic::Location;
 
 use super::deviations::Deviations;
 use super::sites::{DeviationKind, DeviationSite, Sites};
-use super::slots::{Slot, SlotState, SlotTable};
+use super::slots::{Slot, SlotState, Slots};
 use crate::bytes::Alignment;
 
 /// How many slots ahead a request that does not fit the next one is looked for.
@@ -30,8 +30,8 @@ const LOOK_AHEAD: usize = 64;
 /// A plan, and the counts of the step that follows it.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// The plan, and what became of its slots in this step.
-    table: SlotTable,
+    /// The plan's slots, and what became of them in this step; none while the plan is folded.
+    slots: Slots,
     /// The next slot in the order of requests.
     next: Cell<usize>,
     /// The last request had no slot, so the next slot may be the one of the request after it.
@@ -43,6 +43,8 @@ pub(super) struct Counters {
     sites: RefCell<Sites>,
     /// Those when the step began.
     before: Cell<Deviations>,
+    /// Steps are of a key that shares the plan: they ask for less by design.
+    smaller_by_design: Cell<bool>,
 }
 
 /// What tells how many of a scope's slots are alive when it closes, at the cost of one addition for
@@ -78,21 +80,38 @@ impl InnermostScope {
 }
 
 impl Counters {
-    pub(super) fn new(table: SlotTable) -> Self {
-        Self {
-            table,
-            outer: RefCell::new(Vec::with_capacity(8)),
-            sites: RefCell::new(Sites::new()),
-            ..Self::default()
-        }
+    /// Counts steps by these slots from now on.
+    pub(super) fn unfold(&mut self, slots: Slots) {
+        self.slots = slots;
+        self.outer.get_mut().reserve(8);
+        self.sites.get_mut().reserve();
     }
 
-    pub(super) fn table(&self) -> &SlotTable {
-        &self.table
+    /// Forgets what only steps need.
+    pub(super) fn fold(&mut self) {
+        self.slots = Slots::default();
+        *self.outer.get_mut() = Vec::new();
+        self.sites.get_mut().shrink();
     }
 
-    pub(super) fn table_mut(&mut self) -> &mut SlotTable {
-        &mut self.table
+    /// The host memory that they take.
+    pub(super) fn host_bytes(&self) -> u64 {
+        let outer = self.outer.borrow().capacity() * size_of::<OpenScope>();
+        self.slots.host_bytes() + self.sites.borrow().host_bytes() + outer as u64
+    }
+
+    pub(super) fn slots_mut(&mut self) -> &mut Slots {
+        &mut self.slots
+    }
+
+    /// Lets every slot wait for all its former occupants.
+    pub(super) fn rearm(&self) {
+        self.slots.rearm();
+    }
+
+    /// Whether the next steps ask for less by design.
+    pub(super) fn expect_smaller(&self, by_design: bool) {
+        self.smaller_by_design.set(by_design);
     }
 
     pub(super) fn deviations(&self) -> Deviations {
@@ -110,7 +129,9 @@ impl Counters {
     }
 
     fn note_at(&self, kind: DeviationKind, count: u64, call_site: &'static Location<'static>) {
-        if count > 0 {
+        if kind == DeviationKind::Smaller && self.smaller_by_design.get() {
+            self.note(|deviations| deviations.smaller_by_design += count);
+        } else if count > 0 {
             self.note(|deviations| *deviations.of(kind) += count);
             self.sites.borrow_mut().note(kind, call_site);
         }
@@ -165,8 +186,8 @@ impl Counters {
         if live > 0 {
             self.note(|deviations| deviations.unfreed += live as u64);
             for slot in first..next {
-                if self.table.states[slot].is_given_out() {
-                    self.table.free(slot);
+                if self.slots.states[slot].is_given_out() {
+                    self.slots.free(slot);
                 }
             }
         }
@@ -207,20 +228,20 @@ impl Counters {
     }
 
     fn live_end_before(&self, slot: usize) -> u64 {
-        let slots = self.table.slots[..slot].iter().zip(&self.table.states);
+        let slots = self.slots.all[..slot].iter().zip(&self.slots.states);
         let live = slots.filter(|(_, state)| state.is_given_out());
         live.map(|(slot, _)| slot.offset_bytes + slot.bytes).max().unwrap_or(0)
     }
 
     /// The step ends.
     pub(super) fn end_step(&self) {
-        let missing = (self.table.len() - self.next.get()) as u64;
+        let missing = (self.slots.len() - self.next.get()) as u64;
         self.note(|deviations| deviations.missing += missing);
         if self.deviations.get().total() == self.before.get().total() {
             return; // Each slot was given out and freed: each waits for those of the next step.
         }
         self.note(|deviations| deviations.steps += 1);
-        self.table.rearm();
+        self.slots.rearm();
     }
 
     /// The handle and the offset of the next slot if that is just what is asked for, is free, and ends no higher
@@ -232,9 +253,9 @@ impl Counters {
         highest_end: u64,
     ) -> Option<(u32, u64)> {
         let number = self.next.get();
-        let (slot, state) = (self.table.slots.get(number)?, self.table.states.get(number)?);
+        let (slot, state) = (self.slots.all.get(number)?, self.slots.states.get(number)?);
         if slot.bytes == bytes
-            && self.table.aligns(slot.offset_bytes, alignment)
+            && self.slots.aligns(slot.offset_bytes, alignment)
             && state.is_free()
             && slot.offset_bytes + bytes <= highest_end
         {
@@ -248,7 +269,7 @@ impl Counters {
     pub(super) fn give_out_next(&self) {
         let number = self.next.get();
         if let (Some(slot), Some(state)) =
-            (self.table.slots.get(number), self.table.states.get(number))
+            (self.slots.all.get(number), self.slots.states.get(number))
         {
             debug_assert!(state.is_free(), "the step before had it");
             state.give_out(slot.needed);
@@ -265,7 +286,7 @@ impl Counters {
     /// The next slot in the order of requests.
     #[inline(always)]
     pub(super) fn next_slot(&self) -> Option<&Slot> {
-        self.table.slots.get(self.next.get())
+        self.slots.all.get(self.next.get())
     }
 
     /// The handle of the next slot, which is given out.
@@ -289,19 +310,19 @@ impl Counters {
         call_site: &'static Location<'static>,
     ) -> Option<(u32, u64)> {
         let next = self.next.get();
-        if next == self.table.len() {
+        if next == self.slots.len() {
             self.note_at(DeviationKind::Extra, 1, call_site);
             return None;
         }
-        let slot = self.table.slots.get(next)?;
-        let fits = bytes <= slot.bytes && self.table.aligns(slot.offset_bytes, alignment);
+        let slot = self.slots.all.get(next)?;
+        let fits = bytes <= slot.bytes && self.slots.aligns(slot.offset_bytes, alignment);
         let exact = fits && bytes == slot.bytes;
         // A request that fits the next slot takes it, unless the step has gone astray: then a slot
         // of just its size a little further on is more likely its own.
         if !fits || (self.astray.get() && !exact) {
-            let mut ahead = self.table.slots[next..].iter().take(LOOK_AHEAD);
+            let mut ahead = self.slots.all[next..].iter().take(LOOK_AHEAD);
             let same = |slot: &Slot| {
-                slot.bytes == bytes && self.table.aligns(slot.offset_bytes, alignment)
+                slot.bytes == bytes && self.slots.aligns(slot.offset_bytes, alignment)
             };
             if let Some(distance) = ahead.position(same) {
                 self.note_at(DeviationKind::Missing, distance as u64, call_site);
@@ -329,7 +350,7 @@ impl Counters {
             None => DeviationKind::Extra,
             Some(slot) if bytes < slot.bytes => DeviationKind::Smaller,
             Some(slot) if bytes > slot.bytes => DeviationKind::Larger,
-            Some(slot) if !self.table.aligns(slot.offset_bytes, alignment) => DeviationKind::Larger,
+            Some(slot) if !self.slots.aligns(slot.offset_bytes, alignment) => DeviationKind::Larger,
             Some(_) => DeviationKind::Late,
         };
         self.note_at(kind, 1, call_site);
@@ -338,7 +359,7 @@ impl Counters {
     /// Gives the next slot out if it is free, and passes over it if it is not.
     fn take_next(&self, bytes: u64, call_site: &'static Location<'static>) -> Option<(u32, u64)> {
         let number = self.next.get();
-        let (slot, state) = (self.table.slots.get(number)?, self.table.states.get(number)?);
+        let (slot, state) = (self.slots.all.get(number)?, self.slots.states.get(number)?);
         if !state.is_free() {
             self.note_at(DeviationKind::Late, 1, call_site);
             self.pass_over(1);
@@ -357,7 +378,7 @@ impl Counters {
         let is_last = self.next.get() == slot as usize;
         if is_last {
             let number = self.next.get() - 1;
-            self.table.states[number].rearm(0);
+            self.slots.states[number].rearm(0);
             self.next.set(number);
         }
         is_last
@@ -374,7 +395,7 @@ impl Counters {
 
     fn pass_over(&self, slots: usize) {
         let next = self.next.get();
-        for state in &self.table.states[next..next + slots] {
+        for state in &self.slots.states[next..next + slots] {
             state.pass_over();
         }
         self.next.set(next + slots);
@@ -384,7 +405,7 @@ impl Counters {
     /// The handle of a slot was dropped.
     pub(super) fn drop_slot(&self, slot: u32) {
         let number = slot as usize - 1;
-        self.table.free(number);
+        self.slots.free(number);
         let InnermostScope { first, freed, .. } = &self.innermost;
         if first.get() <= number {
             freed.set(freed.get() + 1);
@@ -407,8 +428,8 @@ impl Counters {
     pub(super) fn own_range(&self, from: usize) -> Option<(usize, (u64, u64))> {
         let own = usize::max(from, self.innermost.first.get())..self.next.get();
         let given_out = |state: &SlotState| !state.is_passed_over();
-        let first = own.start + self.table.states.get(own)?.iter().position(given_out)?;
-        let slot = &self.table.slots[first];
+        let first = own.start + self.slots.states.get(own)?.iter().position(given_out)?;
+        let slot = &self.slots.all[first];
         Some((first + 1, (slot.offset_bytes, slot.offset_bytes + slot.bytes)))
     }
 }

@@ -10,6 +10,8 @@ use super::sites::DeviationKind;
 pub struct Deviations {
     /// Requests that were smaller than their slot. They got its address.
     pub smaller: u64,
+    /// The same in steps of a key that shares the plan of another key, such as the short last batch of an epoch.
+    pub smaller_by_design: u64,
     /// Requests that were larger than the next slot, where no slot further on fitted.
     pub larger: u64,
     /// Requests after the last slot.
@@ -34,6 +36,12 @@ impl Deviations {
         self.larger + self.extra + self.missing + self.late
     }
 
+    /// All deviations but those by design: 0 says that nothing unexpected happened.
+    #[must_use]
+    pub const fn unplanned(&self) -> u64 {
+        self.total() + self.smaller + self.unfreed
+    }
+
     pub(super) const fn of(&mut self, kind: DeviationKind) -> &mut u64 {
         match kind {
             DeviationKind::Smaller => &mut self.smaller,
@@ -47,11 +55,13 @@ impl Deviations {
 
 impl fmt::Display for Deviations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { smaller, larger, extra, missing, late, unfreed, steps } = self;
+        let Self { smaller, smaller_by_design, larger, extra, missing, late, unfreed, steps } =
+            self;
         write!(
             f,
             "{larger} larger, {extra} extra, {missing} missing, {late} freed late, \
-             {unfreed} unfreed, {smaller} smaller (steps that deviated: {steps})"
+             {unfreed} unfreed, {smaller} smaller, {smaller_by_design} smaller by design \
+             (steps that deviated: {steps})"
         )
     }
 }

@@ -15,6 +15,7 @@ mod script;
 mod serves;
 mod sites;
 mod slots;
+mod table;
 
 #[cfg(test)]
 mod replay_tests;
@@ -24,4 +25,4 @@ pub use plans::PlanId;
 pub(crate) use plans::Plans;
 pub(crate) use replay::Replay;
 pub use sites::{DeviationKind, DeviationSite};
-pub use slots::{PlannedSlot, SlotTable, SlotTableError};
+pub use table::{PlannedSlot, SlotTable, SlotTableError};

@@ -8,23 +8,27 @@
 //! All changes go through shared references, for requests and drops come from everywhere at once.
 //! Nothing in here calls back into the arena, and only the arena's own thread calls it.
 
-use std::panic::Location;
-
 use std::cell::Cell;
+use std::mem;
+use std::panic::Location;
 
 use super::as_bumped::AsBumped;
 use super::counters::Counters;
 use super::deviations::Deviations;
 use super::script::{Kind, PackedEvent, Script};
 use super::sites::DeviationSite;
-use super::slots::SlotTable;
+use super::slots::Slots;
+use super::table::SlotTable;
 use crate::bytes::Alignment;
 use crate::signature::StepSignature;
 
-/// A plan, where it starts, and how far its step has got.
+/// A plan, where it starts, and how far its step has got. A plan that no step follows now can be *folded*: then it
+/// is little more than its table.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
+    table: SlotTable,
     start_address: u64,
+    is_unfolded: bool,
     script: Script,
     counters: Counters,
     as_bumped: AsBumped,
@@ -33,10 +37,38 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
+    /// A folded plan.
     pub(crate) fn new(table: SlotTable, start_address: u64) -> Self {
-        let script = Script::new(table.len());
-        let counters = Counters::new(table);
-        Self { start_address, script, counters, ..Self::default() }
+        Self { table, start_address, ..Self::default() }
+    }
+
+    /// A step is about to follow it. Whether it was folded.
+    pub(crate) fn unfold(&mut self) -> bool {
+        let was_folded = !mem::replace(&mut self.is_unfolded, true);
+        if was_folded {
+            self.script = Script::new(self.table.len());
+            self.counters.unfold(Slots::of(&self.table));
+        }
+        was_folded
+    }
+
+    /// Forgets all but the plan and what was not as planned.
+    pub(crate) fn fold(&mut self) {
+        self.is_unfolded = false;
+        self.script = Script::default();
+        self.counters.fold();
+    }
+
+    /// The host memory that it takes: 16 bytes for each slot and 1 KiB; unfolded about 60 bytes more for each slot and
+    /// 17 KiB. The list of plans may have as much room again.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        let listed = 2 * size_of::<Option<Self>>() as u64;
+        listed + self.table.host_bytes() + self.script.host_bytes() + self.counters.host_bytes()
+    }
+
+    /// Whether the next steps ask for less than its slots hold by design.
+    pub(crate) fn expect_smaller(&self, by_design: bool) {
+        self.counters.expect_smaller(by_design);
     }
 
     /// Whether a step found no room under it though the bump would have had it.
@@ -73,7 +105,7 @@ impl Replay {
     /// The step, which is counted, goes on without its plan.
     pub(crate) fn leave_plan(&self) {
         self.counters.end_step();
-        self.table().rearm(); // Drops of what is alive are not counted any more.
+        self.counters.rearm(); // Drops of what is alive are not counted any more.
         self.script.end_counted(false, StepSignature::default());
     }
 
@@ -88,7 +120,7 @@ impl Replay {
     }
 
     pub(crate) fn table(&self) -> &SlotTable {
-        self.counters.table()
+        &self.table
     }
 
     pub(crate) fn deviations(&self) -> Deviations {
@@ -107,7 +139,7 @@ impl Replay {
 
     /// Between two steps: what was recorded may now be repeated. Without this all is counted.
     pub(crate) fn prepare(&mut self) {
-        self.script.prepare(&mut self.counters.table_mut().slots);
+        self.script.prepare(&mut self.counters.slots_mut().all);
     }
 
     /// A step begins: its root scope opens, and the bump would start at this address.

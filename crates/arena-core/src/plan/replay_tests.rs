@@ -151,7 +151,8 @@ struct Follower {
 
 impl Follower {
     fn new(table: SlotTable) -> Self {
-        let replay = Replay::new(table, 0);
+        let mut replay = Replay::new(table, 0);
+        replay.unfold();
         let (running, depth) = (Running::default(), Cell::new(0));
         Self { replay, repeats: Cell::new(false), running, depth }
     }

@@ -98,6 +98,13 @@ impl Script {
         Self { events: room(), record: RefCell::new(record), ..Self::default() }
     }
 
+    /// The host memory that it takes.
+    pub(super) fn host_bytes(&self) -> u64 {
+        let Record { events, moments, .. } = &*self.record.borrow();
+        let events = (self.events.capacity() + events.capacity()) * size_of::<PackedEvent>();
+        (events + moments.capacity() * size_of::<Moment>()) as u64
+    }
+
     /// Whether there is no step to compare with.
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty()

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::panic::Location;
 
 use super::counters::Counters;
-use super::slots::SlotTable;
+use super::slots::Slots;
+use super::table::SlotTable;
 use crate::step_log::{StepEvent, StepLog};
 
 impl SlotTable {
@@ -21,7 +22,8 @@ impl SlotTable {
     #[must_use]
     #[track_caller]
     pub fn serves(&self, log: &StepLog) -> bool {
-        let (counters, here) = (Counters::new(self.clone()), Location::caller());
+        let (mut counters, here) = (Counters::default(), Location::caller());
+        counters.unfold(Slots::of(self));
         let (mut live, mut inside) = (HashMap::new(), 0_u32);
         counters.open_root();
         let events = match log.events() {

@@ -60,9 +60,19 @@ pub(super) struct Sites {
 const MOST: usize = 32;
 
 impl Sites {
-    /// None yet. Noting one allocates nothing.
-    pub(super) fn new() -> Self {
-        Self { sites: Vec::with_capacity(MOST), last: None }
+    /// From now on noting one allocates nothing.
+    pub(super) fn reserve(&mut self) {
+        self.sites.reserve_exact(MOST - self.sites.len());
+    }
+
+    /// Keeps no more room than they need.
+    pub(super) fn shrink(&mut self) {
+        self.sites.shrink_to_fit();
+    }
+
+    /// The host memory that they take.
+    pub(super) fn host_bytes(&self) -> u64 {
+        (self.sites.capacity() * size_of::<DeviationSite>()) as u64
     }
 
     pub(super) fn note(&mut self, kind: DeviationKind, call_site: &'static Location<'static>) {

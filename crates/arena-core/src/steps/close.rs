@@ -221,6 +221,11 @@ impl<D: Device> Steps<D> {
         }
         self.log_event(StepEvent::Close);
         if root {
+            if let Some(recording) = self.region.uses().end()
+                && let Some(log) = self.log.borrow_mut().as_mut()
+            {
+                log.set_recording(recording);
+            }
             signature = signature.or_else(|| self.signs.get().then(|| self.running.finish()));
             self.plans.end();
             self.signs.set(false);

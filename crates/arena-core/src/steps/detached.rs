@@ -31,7 +31,7 @@ impl<D: Device> Steps<D> {
             return Err(foreign(made_in_theirs, made_in));
         }
         let buffer = ManuallyDrop::new(buffer);
-        Ok(Detached::new(buffer.address(), buffer.packed(), made_in, &self.detached))
+        Ok(Detached::new(buffer.bare_address(), buffer.packed(), made_in, &self.detached))
     }
 
     /// Gives a detached buffer its lifetime back, in a scope of `depth`. A buffer that is refused is dropped.
@@ -57,12 +57,14 @@ impl<D: Device> Steps<D> {
     ///
     /// As for [`attach`](Self::attach).
     #[inline]
+    #[track_caller]
     pub fn view_of<'v, T: Pod>(
         &'v self,
         buffer: &'v Detached<T>,
         depth: u32,
     ) -> Result<View<'v, T, D>, Error> {
         self.check_open(buffer.made_in, depth)?;
+        self.region().uses().note_taken(buffer.address, buffer.len_bytes());
         // SAFETY: 1 and 2: they held for the buffer that was detached. 3: the handle is borrowed shared, and
         // its scope is open: who closes it answers for this view, as for any buffer.
         Ok(unsafe { View::new(buffer.address, buffer.len(), self.region()) })
@@ -74,12 +76,14 @@ impl<D: Device> Steps<D> {
     ///
     /// As for [`attach`](Self::attach).
     #[inline]
+    #[track_caller]
     pub fn view_mut_of<'v, T: Pod>(
         &'v self,
         buffer: &'v mut Detached<T>,
         depth: u32,
     ) -> Result<ViewMut<'v, T, D>, Error> {
         self.check_open(buffer.made_in, depth)?;
+        self.region().uses().note_taken(buffer.address, buffer.len_bytes());
         // SAFETY: as in `view_of`; the handle is borrowed mutably.
         Ok(unsafe { ViewMut::new(buffer.address, buffer.len(), self.region()) })
     }

@@ -7,10 +7,13 @@ use scopeguard::ScopeGuard;
 use super::{Mode, Steps};
 use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::bytes::Alignment;
-use crate::device::Device;
+use crate::device::{Device, Pattern};
 use crate::error::Error;
 use crate::layout::Span;
 use crate::reset::Reset;
+
+/// A fill with zero bytes.
+const ZERO: Pattern = Pattern::Bits8(0);
 
 impl<D: Device> Steps<D> {
     /// A persistent buffer that holds `values`, copied in stream order.
@@ -25,7 +28,7 @@ impl<D: Device> Steps<D> {
         values: &[T],
         alignment: Alignment,
     ) -> Result<Persistent<T, D>, Error> {
-        self.persistent_filled(values.len(), alignment, 0, |mut buffer| buffer.write(values))
+        self.persistent_filled(values.len(), alignment, 0, |mut buffer| buffer.copy_in(values))
     }
 
     /// A persistent buffer of zero bytes.
@@ -39,7 +42,7 @@ impl<D: Device> Steps<D> {
         len: usize,
         alignment: Alignment,
     ) -> Result<Persistent<T, D>, Error> {
-        self.persistent_filled(len, alignment, 0, |mut buffer| buffer.zero())
+        self.persistent_filled(len, alignment, 0, |mut buffer| buffer.repeat(ZERO))
     }
 
     /// A persistent copy of a view, made on the device, asked for in the scope of `depth`.
@@ -54,7 +57,8 @@ impl<D: Device> Steps<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Persistent<T, D>, Error> {
-        self.persistent_filled(view.len(), alignment, depth, |mut buffer| buffer.copy_from(view))
+        view.mark_used();
+        self.persistent_filled(view.len(), alignment, depth, |mut buffer| buffer.copy_view(view))
     }
 
     #[track_caller]
@@ -123,7 +127,7 @@ impl<D: Device> Steps<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        self.transient_filled(len, alignment, depth, |mut buffer| buffer.zero())
+        self.transient_filled(len, alignment, depth, |mut buffer| buffer.repeat(ZERO))
     }
 
     /// A transient buffer that holds `values`, copied in stream order.
@@ -138,7 +142,7 @@ impl<D: Device> Steps<D> {
         alignment: Alignment,
         depth: u32,
     ) -> Result<Transient<'_, T, D>, Error> {
-        let write = |mut buffer: ViewMut<'_, T, D>| buffer.write(values);
+        let write = |mut buffer: ViewMut<'_, T, D>| buffer.copy_in(values);
         self.transient_filled(values.len(), alignment, depth, write)
     }
 
@@ -153,8 +157,9 @@ impl<D: Device> Steps<D> {
         let before_bytes = self.zones.cursor_bytes();
         let (repeats, signed) = (self.mode.get() == Mode::Repeating, self.running.snapshot());
         let mut buffer = self.transient(len, alignment, depth)?;
-        let Err(error) = fill(buffer.view_mut()) else { return Ok(buffer) };
-        let span = span_from(buffer.offset_bytes(), buffer.view().len_bytes());
+        // Its contents are part of the request, not a use.
+        let Err(error) = fill(buffer.access()) else { return Ok(buffer) };
+        let span = span_from(buffer.offset_bytes(), buffer.len_bytes());
         let taken_back = match buffer.slot() {
             Some(slot) if self.mode.get() == Mode::Repeating => {
                 self.plans.current().take_back_repeated(slot)
@@ -163,7 +168,7 @@ impl<D: Device> Steps<D> {
             None => self.zones.take_back(before_bytes, span),
         };
         if taken_back {
-            self.take_back_alone(buffer.address());
+            self.take_back_alone(buffer.bare_address());
             std::mem::forget(buffer); // Its drop would be logged, and it never was.
             // While a step repeats, nothing is signed. If it ceased to with this request, what came before
             // that was signed since.
@@ -172,6 +177,7 @@ impl<D: Device> Steps<D> {
             }
             if let Some(log) = self.log.borrow_mut().as_mut() {
                 log.pop();
+                self.region.uses().take_back(log.events().len());
             }
             // In a capture the device was not called, and a clearing would become part of the graph.
             if let (Some(value), None, false) =

@@ -141,7 +141,8 @@ impl<D: Device> Steps<D> {
         let room_bytes = self.zones.floor_bytes() - start_bytes;
         if needs_bytes <= room_bytes {
             if let Some(demand) = &self.demand {
-                demand.borrow_mut().note_cursor(start_bytes + needs_bytes);
+                // It is asked for under a plan as well.
+                demand.borrow_mut().note_cursor_of(None, start_bytes + needs_bytes);
             }
             return Ok(());
         }
@@ -187,7 +188,8 @@ impl<D: Device> Steps<D> {
         let plan_id = if planned { self.plans.current().table().id() } else { 0 };
         self.running.restart(plan_id);
         self.signs.set(planned || !matches!(watch, Watch::Nothing));
-        if let Watch::Record(log) = watch {
+        if let Watch::Record(mut log) = watch {
+            self.region.uses().begin(log.take_recording());
             *self.log.borrow_mut() = Some(log);
             self.log_event(StepEvent::Open);
         }
@@ -217,6 +219,7 @@ impl<D: Device> Steps<D> {
     pub(super) fn log_event(&self, event: StepEvent) {
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.push(event);
+            self.region.uses().set_events(log.events().len());
         }
     }
 

@@ -32,6 +32,23 @@ impl<D: Device> Steps<D> {
         Ok(())
     }
 
+    /// Removes a plan, between root scopes: its number may become that of another.
+    pub fn remove_plan(&mut self, plan: PlanId) {
+        self.plans.remove(plan);
+    }
+
+    /// Gives back most of the host memory of a plan, unless it is [selected](Self::select_plan). It is taken again
+    /// when the plan is selected; the plan and what was counted stay.
+    pub fn fold_plan(&mut self, plan: PlanId) {
+        self.plans.fold(plan);
+    }
+
+    /// The host memory of a plan.
+    #[must_use]
+    pub fn plan_host_bytes(&self, plan: PlanId) -> u64 {
+        self.plans.get(plan).map_or(0, Replay::host_bytes)
+    }
+
     /// The address at which a plan starts.
     fn plan_start(&self, table: &SlotTable) -> Result<u64, Error> {
         if self.plans.followed().is_some() {
@@ -73,12 +90,20 @@ impl<D: Device> Steps<D> {
     }
 
     /// The next root scope will follow `plan`, or none. What a forgotten guard left open is closed first:
-    /// that no buffer of it is alive is what `&mut self` proves.
+    /// that no buffer of it is alive is what `&mut self` proves. Whether the plan took host memory, because it was
+    /// new or [folded](Self::fold_plan).
     #[inline]
-    pub fn select_plan(&mut self, plan: Option<PlanId>) {
+    pub fn select_plan(&mut self, plan: Option<PlanId>) -> bool {
         // SAFETY: see above.
         unsafe { self.settle(0) };
-        self.plans.select(plan);
+        self.plans.select(plan)
+    }
+
+    /// Whether the next root scope asks for less than the selected plan's slots hold by design.
+    pub fn expect_smaller(&self, by_design: bool) {
+        if let Some(planned) = self.plans.selected() {
+            planned.expect_smaller(by_design);
+        }
     }
 
     /// Where in the program requests were not as planned since a plan was installed: the first 32

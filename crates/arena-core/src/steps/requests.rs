@@ -140,6 +140,7 @@ impl<D: Device> Steps<D> {
         };
         if self.signs.get() {
             self.note_request(offset_bytes, bytes, alignment);
+            self.region.uses().note_request(address, bytes, asked.call_site);
         }
         Ok((address, slot))
     }

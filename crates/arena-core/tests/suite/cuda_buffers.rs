@@ -34,8 +34,10 @@ fn buffers_go_into_copies_and_memsets_without_an_event() {
 
     let memory_calls = ["cuMemAlloc_v2", "cuMemAllocAsync", "cuMemFree_v2", "cuMemFreeAsync"];
     let event_calls = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize"];
-    assert_eq!(memory_calls.map(|name| standin.calls(name)), [0; 4]);
-    assert_eq!(event_calls.map(|name| standin.calls(name)), [0; 4]);
+    if !standin.is_real_driver() {
+        assert_eq!(memory_calls.map(|name| standin.calls(name)), [0; 4]);
+        assert_eq!(event_calls.map(|name| standin.calls(name)), [0; 4]);
+    }
 }
 
 #[test]
@@ -94,7 +96,9 @@ fn every_kind_of_buffer_is_a_kernel_argument() {
         // SAFETY: as above; the arena's stream alone uses `y`.
         unsafe { launch.launch(config) }.unwrap();
     }
-    assert_eq!(standin.calls("cuEventRecord") + standin.calls("cuStreamWaitEvent"), 0);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuEventRecord") + standin.calls("cuStreamWaitEvent"), 0);
+    }
     assert_eq!(w.view().to_vec().unwrap(), [12.0; 16]);
     assert_eq!(y.view().to_vec().unwrap(), [24.0; 16]);
 }
@@ -108,9 +112,13 @@ fn a_stream_that_the_device_made_is_declared_when_it_is_handed_over() {
     standin.clear_calls();
     let (_, sync) = x.device_ptr(&side);
     assert!(matches!(sync, SyncOnDrop::Record(None)));
-    assert_eq!((standin.calls("cuEventRecord"), standin.calls("cuStreamWaitEvent")), (1, 1));
+    if !standin.is_real_driver() {
+        assert_eq!((standin.calls("cuEventRecord"), standin.calls("cuStreamWaitEvent")), (1, 1));
+    }
     assert!(arena.steps().region().find_declared(|declared| *declared == side).is_some());
-    assert_eq!(standin.calls("cuStreamSynchronize"), 0);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuStreamSynchronize"), 0);
+    }
 }
 
 #[test]
@@ -122,7 +130,9 @@ fn the_work_of_a_stream_that_nobody_knows_is_waited_for_at_once() {
     x.view_mut().fill_bytes(0xff).unwrap();
     standin.clear_calls();
     unknown.memset_zeros(&mut x).unwrap();
-    assert_eq!(standin.calls("cuStreamSynchronize"), 1);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuStreamSynchronize"), 1);
+    }
     assert!(arena.steps().region().find_declared(|_| true).is_none());
     drop(unknown);
     assert_eq!(x.view().to_vec().unwrap(), [0.0; 10]);
@@ -151,7 +161,7 @@ fn a_failure_to_declare_waits_for_the_next_fallible_call() {
 #[test]
 fn a_copy_between_two_arenas_tells_the_source_of_the_other_stream() {
     let standin = Standin::load().unwrap();
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let (mut first, second) = (arena(), arena());
         let mut x = first.transient::<u8>(64, Alignment::DEFAULT).unwrap();

@@ -114,3 +114,75 @@ fn a_copy_of_another_thread_is_never_captured_half_way() {
         }
     });
 }
+
+// --- pageable memory, which the driver need not have read when its call returns ----------------------
+
+/// Uploads of these sizes into one buffer, each from a vector that is written anew as soon as the call returns.
+#[rstest]
+fn what_is_uploaded_is_the_caller_s_again_when_the_call_returns(
+    #[values(1, (1 << 20) + 1, 3 << 20)] len: usize,
+    #[values(1, 7)] times: usize,
+    #[values(false, true)] is_staged: bool,
+) {
+    let standin = Standin::load().unwrap();
+    for seed in standin.seeds(3) {
+        standin.reset(seed);
+        standin.set_stages_pageable(false);
+        let arena = RawArena::new(Cuda::new(0).unwrap(), ByteSize::mib(24)).unwrap();
+        if !is_staged {
+            standin.fail_nth("cuMemHostAlloc", 1, PASSING); // Then each copy is waited for.
+        }
+        let mut host = vec![0; len];
+        let mut arrived = Vec::new();
+        for n in 1..=u8::try_from(times).unwrap() {
+            host.fill(n);
+            arrived.push(arena.persistent_from(&host).unwrap());
+            host.fill(99);
+        }
+        for (n, buffer) in (1..).zip(&arrived) {
+            assert!(buffer.view().to_vec().unwrap().iter().all(|byte| *byte == n), "seed {seed}");
+        }
+        drop((arrived, arena));
+        assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+    }
+}
+
+#[test]
+fn small_uploads_wait_for_nothing() {
+    let standin = Standin::load().unwrap();
+    let arena = arena();
+    let mut x = arena.persistent_from(&[0_u8; 64]).unwrap();
+    standin.clear_calls();
+    for n in 0..100 {
+        x.view_mut().write(&[n; 64]).unwrap();
+    }
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuStreamSynchronize") + standin.calls("cuEventSynchronize"), 0);
+        assert_eq!(
+            standin.calls("cuMemHostAlloc"),
+            0,
+            "the memory is there since the first upload"
+        );
+    }
+    assert_eq!(x.view().to_vec().unwrap(), [99; 64]);
+}
+
+/// Whichever call of an upload of several pieces fails, it is told, and the next upload arrives whole.
+#[test]
+fn an_upload_that_fails_leaves_the_next_one_whole() {
+    let standin = Standin::load().unwrap();
+    standin.set_stages_pageable(false);
+    let bytes = 5 << 20;
+    let arena = RawArena::new(Cuda::new(0).unwrap(), ByteSize::mib(6)).unwrap();
+    let mut x = arena.persistent_from(&vec![0_u8; bytes]).unwrap();
+    for call in ["cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuEventSynchronize"] {
+        for nth in 1..=3 {
+            standin.fail_nth(call, nth, PASSING);
+            let refused = x.view_mut().write(&vec![1; bytes]).unwrap_err();
+            assert_eq!(kind(&refused), DeviceErrorKind::Refused, "{call} {nth}: {refused}");
+            standin.clear_failures();
+            x.view_mut().write(&vec![2; bytes]).unwrap();
+            assert!(x.view().to_vec().unwrap().iter().all(|byte| *byte == 2), "{call} {nth}");
+        }
+    }
+}

@@ -28,14 +28,20 @@ fn a_region_is_one_allocation_and_one_free() {
     for _ in 0..50 {
         let _scratch = arena.transient::<f32>(10, Alignment::DEFAULT).unwrap();
     }
-    assert_eq!(standin.calls("cuMemAlloc_v2"), 1);
-    assert_eq!(standin.leaks().device_bytes, 1 << 20, "the capacity is not rounded");
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemAlloc_v2"), 1);
+        assert_eq!(standin.leaks().device_bytes, 1 << 20, "the capacity is not rounded");
+    }
     drop(arena);
-    assert_eq!(standin.calls("cuMemFree_v2"), 0, "the last persistent buffer holds the region");
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemFree_v2"), 0, "the last persistent buffer holds the region");
+    }
     assert_eq!(weights.view().to_vec().unwrap(), [1.0; 100]);
     drop(weights);
-    assert_eq!(standin.calls("cuMemFree_v2"), 1);
-    assert_eq!(standin.calls("cuMemAllocAsync") + standin.calls("cuMemFreeAsync"), 0);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemFree_v2"), 1);
+        assert_eq!(standin.calls("cuMemAllocAsync") + standin.calls("cuMemFreeAsync"), 0);
+    }
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
@@ -47,7 +53,8 @@ fn dropping_the_arena_gives_the_memory_back_each_time() {
     let context = CudaContext::new(0).unwrap();
     let before = context.mem_get_info().unwrap();
     for _ in 0..10 {
-        let arena = arena(ByteSize::mib(256));
+        let device = Cuda::in_context(&context).unwrap();
+        let arena = RawArena::new(device, ByteSize::mib(256)).unwrap();
         let buffer = arena.persistent_from(&[1_u8; 1000]).unwrap();
         assert_eq!(context.mem_get_info().unwrap().0, before.0 - (256 << 20));
         drop((arena, buffer));
@@ -60,7 +67,9 @@ fn dropping_the_arena_gives_the_memory_back_each_time() {
 fn an_empty_region_costs_no_driver_memory_call() {
     let standin = Standin::load().unwrap();
     drop(arena(ByteSize::bytes_exact(0)));
-    assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (0, 0));
+    if !standin.is_real_driver() {
+        assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (0, 0));
+    }
 }
 
 // B065
@@ -106,9 +115,15 @@ fn headroom_leaves_room_for_a_library() {
 #[test]
 fn an_absent_device_is_named() {
     let standin = Standin::load().unwrap();
-    let refused = Cuda::new(3).unwrap_err();
+    let count = Cuda::device_count().unwrap();
+    let refused = Cuda::new(count).unwrap_err();
     assert_eq!(kind(&refused), DeviceErrorKind::Unavailable);
-    assert!(refused.to_string().contains("cuda:3") && refused.to_string().contains("0 to 0"));
+    for part in [format!("cuda:{count}"), format!("0 to {}", count - 1)] {
+        assert!(refused.to_string().contains(&part), "{refused}");
+    }
+    if standin.is_real_driver() {
+        return; // There is a device.
+    }
     standin.set_devices(0);
     let refused = Cuda::new(0).unwrap_err();
     assert_eq!(kind(&refused), DeviceErrorKind::Unavailable);
@@ -129,7 +144,7 @@ fn a_stub_library_is_called_one() {
 #[test]
 fn a_host_read_comes_after_the_work_queued_before_it() {
     let standin = Standin::load().unwrap();
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let mut arena = arena(ByteSize::kib(4));
         for value in [5_u8, 6] {
@@ -138,7 +153,9 @@ fn a_host_read_comes_after_the_work_queued_before_it() {
             let (address, stream) = (x.address(), arena.device().stream().cu_stream());
             // A kernel's part is played by a fill. SAFETY: 64 live bytes, on the arena's stream.
             unsafe { sys::cuMemsetD8Async(address, value, 64, stream) }.result().unwrap();
-            assert!(standin.queued() > 0, "nothing has run yet");
+            if !standin.is_real_driver() {
+                assert!(standin.queued() > 0, "nothing has run yet");
+            }
             assert_eq!(x.view().to_vec().unwrap(), [value; 64]);
             drop(x);
             arena.reset_to_mark();
@@ -156,8 +173,10 @@ fn a_read_waits_for_the_arena_s_stream_alone() {
     busy.memset_zeros(&mut other).unwrap();
     standin.clear_calls();
     assert_eq!(x.view().to_vec().unwrap(), [1; 64]);
-    assert_eq!(standin.calls("cuStreamSynchronize"), 1);
-    assert_eq!(standin.calls("cuCtxSynchronize"), 0);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuStreamSynchronize"), 1);
+        assert_eq!(standin.calls("cuCtxSynchronize"), 0);
+    }
 }
 
 #[test]
@@ -191,7 +210,7 @@ fn a_read_into_pinned_memory_has_arrived_when_it_returns() {
 #[test]
 fn the_region_is_freed_after_the_work_that_is_queued_on_it() {
     let standin = Standin::load().unwrap();
-    for seed in 0..20 {
+    for seed in standin.seeds(20) {
         standin.reset(seed);
         // A driver whose free waits for nothing would find the fill outside live memory.
         standin.set_free_waits(false);
@@ -212,7 +231,7 @@ fn memory_is_not_freed_before_a_wait_has_told_that_its_work_has_ended(
     #[case] blocks_given_up: u64,
 ) {
     let standin = Standin::load().unwrap();
-    for seed in 0..20 {
+    for seed in standin.seeds(20) {
         standin.reset(seed);
         standin.set_free_waits(false);
         let device = Cuda::new(0).unwrap();
@@ -232,7 +251,6 @@ fn memory_is_not_freed_before_a_wait_has_told_that_its_work_has_ended(
 #[test]
 fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     let standin = Standin::load().unwrap();
-    standin.needed_for("counts of calls");
     let device = Cuda::new(0).unwrap();
     let stream = device.stream().clone();
     let arena = RawArena::new(device, ByteSize::kib(4)).unwrap();
@@ -253,7 +271,9 @@ fn in_a_capture_what_would_break_it_is_refused_before_the_driver_is_called() {
     }
     let forbidden =
         ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize", "cuMemAlloc_v2"];
-    assert_eq!(forbidden.map(|name| standin.calls(name)), [0; 4]);
+    if !standin.is_real_driver() {
+        assert_eq!(forbidden.map(|name| standin.calls(name)), [0; 4]);
+    }
     let flags = sys::CUgraphInstantiate_flags(0);
     let graph = stream.end_capture(flags).map_err(|error| error.0).unwrap().unwrap();
     assert_eq!(x.view().to_vec().unwrap(), [1; 64], "the fill was recorded, not run");
@@ -289,13 +309,13 @@ fn each_call_makes_its_device_current_and_puts_the_other_back() {
     arena_one.reset_to_mark();
     assert_eq!(current(), Some(zero.cu_ctx()), "after fill, event, wait, read and reset");
 
-    let arena_zero = arena(ByteSize::kib(4));
+    let arena_zero = RawArena::new(Cuda::in_context(&zero).unwrap(), ByteSize::kib(4)).unwrap();
     let mut y = arena_zero.persistent::<u8>(64, Alignment::DEFAULT).unwrap();
-    let mix = y.view_mut().copy_from(x.view()).unwrap_err();
-    assert!(matches!(mix.kind(), ErrorKind::WrongDevice { .. }), "{mix}");
-    assert!(mix.to_string().contains("cuda:1"), "{mix}");
-    let mix = y.declare_stream(&side).unwrap_err();
-    assert!(matches!(mix.kind(), ErrorKind::WrongDevice { .. }), "{mix}");
+    y.view_mut().copy_from(x.view()).unwrap();
+    assert_eq!(current(), Some(zero.cu_ctx()), "after a copy from another device");
+    assert_eq!(y.view().to_vec().unwrap(), [2; 64]);
+    y.declare_stream(&side).unwrap();
+    assert_eq!(current(), Some(zero.cu_ctx()), "after declaring a stream of another device");
     drop((x, arena_one));
     assert_eq!(current(), Some(zero.cu_ctx()), "after the end of the arena");
     drop((y, arena_zero, side, zero));

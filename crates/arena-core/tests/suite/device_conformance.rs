@@ -6,7 +6,9 @@ use std::rc::Rc;
 use arena_core::device::{Call, Captures, Counting, Deferred, Device, Failing, Limited};
 use arena_core::{Alignment, ByteSize, Host, Probe};
 
-use crate::conformance::{captures_conform, conforms};
+use crate::conformance::{
+    captures_conform, conforms, the_host_sees_its_memory_exactly_where_it_says_so,
+};
 use crate::hooked::{Hooked, before_each_call};
 
 #[test]
@@ -116,6 +118,25 @@ fn a_wrapper_forwards_what_has_a_default_too() {
     forwards(&Counting::new(odd()));
     forwards(&Failing::new(odd()));
     const { assert!(<Limited<Counting<Failing<Probe>>> as Device>::MEASURES_ONLY) }
+    const { assert!(<Limited<Counting<Failing<Host>>> as Device>::HOST_VISIBLE) }
+}
+
+// 2
+#[test]
+fn the_host_sees_the_memory_of_the_host_alone_and_of_its_wrappers() {
+    use the_host_sees_its_memory_exactly_where_it_says_so as check;
+    const { assert!(Host::HOST_VISIBLE && !Probe::HOST_VISIBLE && !Deferred::HOST_VISIBLE) }
+    check(Host::new());
+    check(Probe::like(&Host::new()));
+    check(Deferred::new(0)); // The host would see what its queued work has not done yet.
+    check(Counting::new(Failing::new(Limited::new(Host::new(), LIMIT))));
+    check(Counting::new(Failing::new(Limited::new(Deferred::new(0), LIMIT))));
+    #[cfg(feature = "_cuda")]
+    {
+        let _standin = cuda_standin::Standin::load().unwrap();
+        const { assert!(!arena_core::Cuda::HOST_VISIBLE) }
+        check(arena_core::Cuda::new(0).unwrap());
+    }
 }
 
 #[test]

@@ -20,3 +20,5 @@ mod cuda_device;
 mod cuda_no_driver;
 #[cfg(feature = "_cuda")]
 mod cuda_no_nvtx;
+#[cfg(feature = "_cuda")]
+mod cuda_uses;

@@ -1,6 +1,8 @@
 //! Planning: one test program for all of it.
 
+mod advice;
 mod draw;
+mod exact_capacity;
 mod files;
 mod formats;
 mod limits;

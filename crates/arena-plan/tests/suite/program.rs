@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use arena_plan::{Options, PlannedRun};
+use arena_scope::{Host, StepKey};
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -104,6 +106,33 @@ fn equal_seeds_write_equal_files() {
     }
     let read = |name| fs::read(folder.path().join(name)).unwrap();
     assert_eq!(read("one.csv"), read("two.csv"));
+}
+
+#[test]
+fn a_plan_of_a_run_s_file_is_checked_and_drawn_by_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let run_file = PlannedRun::probe(&Host::new(), &Options::default(), |arena| {
+        for (name, variant, bytes) in [("train", 2, 512), ("train", 1, 256), ("evaluate", 0, 768)] {
+            let key = StepKey::named(name).variant(variant);
+            arena.scope_with(key, |step| step.alloc::<u8>(bytes).map(drop))?;
+        }
+        arena_scope::Ok(())
+    });
+    run_file.unwrap().save(&folder.path().join("run.json")).unwrap();
+    for (key, peak) in [("train:2", 512), ("train:1", 256), ("evaluate", 768), ("evaluate:0", 768)]
+    {
+        let checked = run(folder.path(), &["check", "run.json", "--key", key]);
+        let told = last_line(&checked);
+        assert!(told.starts_with(&format!("peak={peak} ")), "{key}: {told}{}", errors(&checked));
+    }
+    let drawn = run(folder.path(), &["draw", "run.json", "--key", "train:1"]);
+    assert!(drawn.stdout.starts_with(b"<svg "));
+    for arguments in [&["check", "run.json"][..], &["draw", "run.json", "--key", "train"]] {
+        let refused = run(folder.path(), arguments);
+        assert_eq!(refused.status.code(), Some(2));
+        let told = errors(&refused);
+        assert!(told.contains("--key: train:2, train:1, evaluate:0"), "{told}");
+    }
 }
 
 #[test]

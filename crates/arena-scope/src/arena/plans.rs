@@ -3,8 +3,9 @@
 use arena_core::{DeviationSite, Deviations, Device, Error, SlotTable, Span, StepLog};
 
 use super::Arena;
+use crate::options::ScopeOptions;
 use crate::planner::{Planner, Planning};
-use crate::step_key::{KeyMap, StepKey};
+use crate::step_key::StepKey;
 
 impl<D: Device> Arena<D> {
     /// Root scopes of this key follow the plan from now on. Their transient buffers lie where the plan says, above
@@ -12,7 +13,8 @@ impl<D: Device> Arena<D> {
     /// where the plan [yields](SlotTable::yielding). Other root scopes are bumped from the mark on, of the same name too:
     /// see [`share_plan`](Self::share_plan).
     ///
-    /// This sets the mark if it is not set. It replaces an earlier plan for the same key.
+    /// This sets the mark if it is not set. It replaces an earlier plan for the same key. The arena keeps the plan for
+    /// its whole life, also beyond its [budget](crate::ArenaBuilder::step_memory).
     ///
     /// # Errors
     ///
@@ -38,7 +40,7 @@ impl<D: Device> Arena<D> {
     /// ```
     pub fn install_plan(&mut self, key: impl Into<StepKey>, table: SlotTable) -> Result<(), Error> {
         self.state.settle_all();
-        self.state.install_plan(key.into(), table)
+        self.state.install_plan(key.into(), table, true)
     }
 
     /// Root scopes of `key` follow the plan of `with` too, whose slots must serve them: the short last batch of an
@@ -69,19 +71,44 @@ impl<D: Device> Arena<D> {
         self.state.share_plan(key.into(), with.into())
     }
 
-    /// Lets `planner` make plans while the loop runs. It gets the record of the first step of each kind. It gets
-    /// another record when `patience` consecutive steps (at least 1) deviated from their plan and the next one
-    /// deviates too. A plan that is ready is installed when the next root scope opens. Steps are observed from
-    /// now on.
+    /// Options for a root scope of this key, which refuse a step for which there is no room before it begins. Its need
+    /// is what the arena knows of the key: the bytes of its plan, or else what the first observed step of it took. Of a
+    /// key that the arena does not know nothing is asked.
+    ///
+    /// No scope asks for this by itself: a step that happens to be shorter would be refused although it fits. A
+    /// step that follows a plan does not need it either, for the plan's bytes are taken when its scope opens.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.observe(None);
+    /// arena.scope_named("train", |step| step.alloc::<u8>(3000).map(drop))?;
+    /// let _kept = arena.persistent::<u8>(2000)?; // it lies where the step was
+    /// let refused = arena.scope_with(arena.options("train"), |_| -> Result<(), arena_scope::Error> {
+    ///     unreachable!("the step does not begin")
+    /// });
+    /// assert!(refused.is_err_and(|error| error.is_exhausted()));
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn options(&self, key: impl Into<StepKey>) -> ScopeOptions {
+        let key = key.into();
+        let planned = self.plan_span(key).map(|span| span.end_bytes);
+        let seen = || self.state.kinds.borrow().get(key)?.watched.high_water_bytes();
+        let mark_bytes = self.state.steps.stats().mark_bytes;
+        let end_bytes = planned.or_else(seen).unwrap_or(mark_bytes);
+        ScopeOptions::from(key).needs(end_bytes.saturating_sub(mark_bytes))
+    }
+
+    /// Lets `planner` make plans while the loop runs. It is asked for the plan of each kind of step. If it has none,
+    /// it gets the record of a step. It gets another record when `patience` consecutive steps (at least 1) deviated
+    /// from their plan and the next one deviates too. A plan that is ready is installed when the next root scope opens.
+    /// Steps are observed from now on.
     pub fn set_planner(&mut self, planner: Box<dyn Planner>, patience: u32) {
         if self.state.observer.get_mut().is_none() {
             self.observe(None);
         }
-        self.state.set_planner(Planning {
-            planner,
-            patience: patience.max(1),
-            taken: KeyMap::default(),
-        });
+        self.state.set_planner(Planning { planner, patience: patience.max(1) });
     }
 
     /// How often steps deviated since the plan for this key was installed; `None` without a plan.
@@ -102,7 +129,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_deviations(&self, key: impl Into<StepKey>) -> Option<Deviations> {
-        let plan = self.state.plans.borrow().find(key.into())?;
+        let plan = self.state.plan_of(key.into())?;
         self.state.steps.plan_deviations(plan)
     }
 
@@ -126,7 +153,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_deviation_sites(&self, key: impl Into<StepKey>) -> Vec<DeviationSite> {
-        let plan = self.state.plans.borrow().find(key.into());
+        let plan = self.state.plan_of(key.into());
         plan.map_or_else(Vec::new, |plan| self.state.steps.plan_deviation_sites(plan))
     }
 
@@ -147,7 +174,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn plan_span(&self, key: impl Into<StepKey>) -> Option<Span> {
-        let plan = self.state.plans.borrow().find(key.into())?;
+        let plan = self.state.plan_of(key.into())?;
         self.state.steps.plan_span(plan)
     }
 
@@ -166,6 +193,7 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn recorded(&self, key: impl Into<StepKey>) -> Option<StepLog> {
-        self.state.observer.borrow().as_ref()?.recorded(key.into())
+        let (observer, kinds) = (self.state.observer.borrow(), self.state.kinds.borrow());
+        observer.as_ref()?.recorded(&kinds.get(key.into())?.watched)
     }
 }

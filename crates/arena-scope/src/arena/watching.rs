@@ -1,10 +1,36 @@
 //! Watching a loop: what was seen of its steps, and whether they repeat each other.
 
+use std::collections::HashMap;
+
 use arena_core::Device;
+use arena_core::for_scopes::Demand;
 
 use super::Arena;
 use crate::observer::Observer;
 use crate::steady_state::{NotSteady, SteadyState};
+use crate::step_key::StepKey;
+
+/// What a run demanded of its region: the highest cursors, and each buffer that was kept or given back. It takes about
+/// 24 bytes of host memory for each of these buffers.
+#[derive(Debug, Clone)]
+pub struct RunDemand {
+    demand: Demand,
+    /// The kinds of step, by their numbers.
+    keys: HashMap<u64, StepKey>,
+}
+
+impl RunDemand {
+    /// The smallest capacity in bytes in which the same run fits, if the steps of a key had their highest cursor at
+    /// `end_bytes` from the base, from their opening to their close, as under a plan that ends there. Steps for which
+    /// it is `None` keep the cursors that they had.
+    ///
+    /// It is exact for a device whose regions have the same alignment, and for requests with at most that alignment.
+    #[must_use]
+    pub fn smallest_capacity_bytes(&self, end_bytes: impl Fn(StepKey) -> Option<u64>) -> u64 {
+        let key = |kind: u32| self.keys.get(&kind.into()).copied();
+        self.demand.with_ends(|kind| key(kind).and_then(&end_bytes)).smallest_capacity_bytes()
+    }
+}
 
 impl<D: Device> Arena<D> {
     /// Observes root scopes from now on: compares the signature of each step with that of the first step of its
@@ -26,12 +52,12 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     pub fn observe(&mut self, heap_allocations: Option<fn() -> u64>) {
-        self.watch(Observer::new(heap_allocations, false));
+        self.watch(heap_allocations, false);
     }
 
     /// [`observe`](Self::observe) that also records each request, drop and scope. So the report names the first
-    /// request that differs, and a plan can be made from the [record](Self::recorded). Requests are slower
-    /// while steps are recorded.
+    /// request that differs, and a plan can be made from the [record](Self::recorded). What the run
+    /// [demands](Self::recorded_demand) of the region is noted as well. Requests are slower while steps are recorded.
     ///
     /// ```
     /// # use arena_scope::{Arena, ByteSize, Host};
@@ -46,13 +72,46 @@ impl<D: Device> Arena<D> {
     /// # arena_scope::Ok(())
     /// ```
     pub fn record(&mut self, heap_allocations: Option<fn() -> u64>) {
-        self.watch(Observer::new(heap_allocations, true));
+        self.watch(heap_allocations, true);
     }
 
-    fn watch(&mut self, observer: Observer) {
+    fn watch(&mut self, heap_allocations: Option<fn() -> u64>, records: bool) {
         self.state.settle_all();
-        *self.state.observer.get_mut() = Some(observer);
-        self.state.watch();
+        self.state.set_observer(Some(Observer::new(heap_allocations, records)));
+        self.state.steps.record_demand(records);
+    }
+
+    /// What the run has demanded of the region since [`record`](Self::record) was called, so that a capacity can be
+    /// found for it. On a [`Probe`](arena_core::Probe) it is what was demanded from the beginning.
+    ///
+    /// Call `record` before the first buffer is [kept](arena_core::Persistent::is_kept). Kept buffers that are older
+    /// count with the padding that they have.
+    ///
+    /// ```
+    /// use arena_scope::{Arena, ByteSize, Host};
+    ///
+    /// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
+    /// arena.record(None);
+    /// let moment = arena.scope_named("train", |step| {
+    ///     step.alloc::<u8>(1000)?;
+    ///     step.persistent::<u8>(256)
+    /// })?;
+    /// let demand = arena.recorded_demand();
+    /// assert_eq!(demand.smallest_capacity_bytes(|_| None), 1024 + 256); // as it was
+    /// assert_eq!(demand.smallest_capacity_bytes(|_| Some(500)), 512 + 256); // if a step ended at 500
+    /// # drop(moment);
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn recorded_demand(&self) -> RunDemand {
+        let keys = self
+            .state
+            .kinds
+            .borrow()
+            .iter()
+            .filter_map(|kind| kind.watched.number_and_key())
+            .collect();
+        RunDemand { demand: self.state.steps.demand(), keys }
     }
 
     /// The report since [`observe`](Self::observe) or [`record`](Self::record) was called; `None` if neither
@@ -69,7 +128,9 @@ impl<D: Device> Arena<D> {
     /// ```
     #[must_use]
     pub fn observed(&self) -> Option<SteadyState> {
-        self.state.observer.borrow().as_ref().map(Observer::report)
+        let kinds = self.state.kinds.borrow();
+        let watched = kinds.iter().map(|kind| &kind.watched).collect();
+        self.state.observer.borrow().as_ref().map(|observer| observer.report(watched))
     }
 
     /// Stops observing and returns the report.
@@ -85,7 +146,17 @@ impl<D: Device> Arena<D> {
     /// ```
     pub fn stop_observing(&mut self) -> Option<SteadyState> {
         self.state.settle_all();
-        self.state.observer.get_mut().take().map(|observer| observer.report())
+        let seen = self.observed();
+        self.state.steps.record_demand(false);
+        self.state.set_observer(None);
+        seen
+    }
+
+    /// The host memory for what is remembered of each kind of step; see
+    /// [`ArenaBuilder::step_memory`](crate::ArenaBuilder::step_memory).
+    #[must_use]
+    pub fn step_memory_bytes(&self) -> u64 {
+        self.state.kinds.borrow().bytes()
     }
 
     /// Runs `step` as often as `steps` says, records each time, and reports whether the loop is in its steady

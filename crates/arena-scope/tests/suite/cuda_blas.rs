@@ -83,8 +83,13 @@ fn a_hundred_steps_of_products_take_nothing_from_the_driver() {
         assert_eq!(step(&mut arena, &blas).unwrap(), CUBE);
         assert_eq!(device_memory(&arena), warm, "step {n}");
     }
-    assert_eq!(standin.calls("cublasSgemm_v2"), 200);
-    assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cublasSetWorkspace_v2")), (0, 0));
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cublasSgemm_v2"), 200);
+        assert_eq!(
+            (standin.calls("cuMemAlloc_v2"), standin.calls("cublasSetWorkspace_v2")),
+            (0, 0)
+        );
+    }
     assert_eq!(arena.stats().driver_allocations, 1);
 }
 
@@ -92,13 +97,15 @@ fn a_hundred_steps_of_products_take_nothing_from_the_driver() {
 #[test]
 fn without_a_workspace_cublas_takes_one_from_the_driver() {
     let standin = Standin::load().unwrap();
-    standin.needed_for("counts of calls");
     let mut arena = arena();
     let blas = Blas::on(&stream(&arena)).unwrap();
     assert_eq!(blas.workspace_bytes(), 0);
     standin.clear_calls();
     assert_eq!(step(&mut arena, &blas).unwrap(), CUBE);
-    assert_eq!((standin.calls("cuMemAlloc_v2"), arena.stats().driver_allocations), (1, 1));
+    assert_eq!(arena.stats().driver_allocations, 1);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemAlloc_v2"), 1);
+    }
     drop((blas, arena));
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
@@ -125,7 +132,7 @@ fn the_workspace_lives_as_long_as_the_handle() {
 #[test]
 fn on_another_stream_the_handle_works_in_the_same_workspace() {
     let standin = Standin::load().unwrap();
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let mut arena = arena();
         let mut blas = blas(&arena);
@@ -138,8 +145,10 @@ fn on_another_stream_the_handle_works_in_the_same_workspace() {
             assert!(blas.stream() == stream);
             assert_eq!(step(&mut arena, &blas).unwrap(), CUBE, "seed {seed}");
         }
-        assert_eq!(standin.calls("cublasSetWorkspace_v2"), 3);
-        assert_eq!(standin.calls("cuMemAlloc_v2"), 0, "cuBLAS went back to its own memory");
+        if !standin.is_real_driver() {
+            assert_eq!(standin.calls("cublasSetWorkspace_v2"), 3);
+            assert_eq!(standin.calls("cuMemAlloc_v2"), 0, "cuBLAS went back to its own memory");
+        }
         drop((blas, arena, own, side));
         assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
     }
@@ -149,8 +158,7 @@ fn on_another_stream_the_handle_works_in_the_same_workspace() {
 #[test]
 fn two_streams_do_not_work_in_the_workspace_at_a_time() {
     let standin = Standin::load().unwrap();
-    standin.needed_for("orders that go wrong");
-    for seed in 0..100 {
+    for seed in standin.seeds(100) {
         standin.reset(seed);
         let arena = arena();
         let mut blas = blas(&arena);
@@ -212,8 +220,10 @@ fn a_workspace_by_the_step_is_the_arena_s_and_goes_back_with_its_scope() {
             })
             .unwrap();
     }
-    assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (0, 0));
-    assert_eq!(standin.calls("cuMemsetD8Async"), 1, "no byte, no call");
+    if !standin.is_real_driver() {
+        assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (0, 0));
+        assert_eq!(standin.calls("cuMemsetD8Async"), 1, "no byte, no call");
+    }
 }
 
 // B061

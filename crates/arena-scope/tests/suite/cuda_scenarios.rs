@@ -11,6 +11,7 @@ use arena_scope::{
     Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Persistent, Reset, Scope,
     ScopeOptions, View, ViewMut,
 };
+use arena_testing::alone;
 use cuda_standin::{Mode, Standin};
 
 const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx");
@@ -59,11 +60,12 @@ fn launch_aligned(
 // B004
 #[test]
 fn a_vector_load_of_a_shifted_view_ends_the_context_and_an_aligned_operand_is_refused_before() {
-    let standin = Standin::load().unwrap();
-    let mut arena = arena();
-    let scale = Scale::of(&arena);
-    arena
-        .scope(|step| {
+    // A real device that has met this is lost to its whole process.
+    alone(|| {
+        let standin = Standin::load().unwrap();
+        let mut arena = arena();
+        let scale = Scale::of(&arena);
+        let last = arena.scope(|step| {
             let x = step.upload(&[2.5_f32; 65])?;
             let mut y = step.alloc_zeroed::<f32>(65)?;
             standin.clear_calls();
@@ -73,7 +75,9 @@ fn a_vector_load_of_a_shifted_view_ends_the_context_and_an_aligned_operand_is_re
                 let refused = launch_aligned(&scale, from, to).unwrap_err();
                 assert!(matches!(refused.kind(), ErrorKind::Misaligned { .. }), "{refused}");
             }
-            assert_eq!(standin.calls("cuLaunchKernel"), 0);
+            if !standin.is_real_driver() {
+                assert_eq!(standin.calls("cuLaunchKernel"), 0);
+            }
             launch_aligned(&scale, x.view().range(..64)?, y.view_mut().range(..64)?)?;
             assert_eq!(step.read(y.view().range(..64)?)?, [5.0; 64], "the device is whole");
 
@@ -82,15 +86,16 @@ fn a_vector_load_of_a_shifted_view_ends_the_context_and_an_aligned_operand_is_re
             let lost = step.read(y.view()).unwrap_err();
             assert!(lost.is_final() && lost.to_string().contains("MISALIGNED"), "{lost}");
             arena_scope::Ok(())
-        })
-        .unwrap_err();
+        });
+        last.unwrap_err();
+    });
 }
 
 // B051
 #[test]
 fn a_read_as_the_last_act_of_a_scope_finds_what_a_kernel_wrote() {
     let standin = Standin::load().unwrap();
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let mut arena = arena();
         let scale = Scale::of(&arena);
@@ -109,7 +114,7 @@ fn a_read_as_the_last_act_of_a_scope_finds_what_a_kernel_wrote() {
 #[test]
 fn a_kernel_ends_before_its_memory_goes_though_nothing_waits_for_it() {
     let standin = Standin::load().unwrap();
-    for seed in 0..100 {
+    for seed in standin.seeds(100) {
         standin.reset(seed);
         // A driver whose free waits for nothing would show a free that comes too early.
         standin.set_free_waits(false);
@@ -123,7 +128,9 @@ fn a_kernel_ends_before_its_memory_goes_though_nothing_waits_for_it() {
             arena_scope::Ok(())
         });
         outcome.unwrap();
-        assert!(standin.queued() > 0, "nothing waits");
+        if !standin.is_real_driver() {
+            assert!(standin.queued() > 0, "nothing waits");
+        }
         drop((arena, scale));
         assert_eq!(standin.last_fault(), "", "seed {seed}");
         assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
@@ -148,7 +155,10 @@ fn a_full_arena_says_so_at_once_and_asks_no_driver() {
             arena_scope::Ok(())
         })
         .unwrap();
-    assert_eq!((standin.all_calls(), arena.stats().driver_allocations), (0, 1));
+    assert_eq!(arena.stats().driver_allocations, 1);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.all_calls(), 0);
+    }
 }
 
 // B029
@@ -175,10 +185,14 @@ fn a_thousand_steps_take_what_the_largest_takes() {
         let stats = arena.stats();
         assert_eq!((stats.used_bytes, stats.peak_bytes), (4000, largest));
     }
-    let traffic = || [standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")];
-    assert_eq!(traffic(), [1, 0]);
+    let traffic_is = |expected: [u64; 2]| {
+        if !standin.is_real_driver() {
+            assert_eq!(["cuMemAlloc_v2", "cuMemFree_v2"].map(|name| standin.calls(name)), expected);
+        }
+    };
+    traffic_is([1, 0]);
     drop((arena, weights));
-    assert_eq!(traffic(), [1, 1]);
+    traffic_is([1, 1]);
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
 
@@ -209,8 +223,12 @@ fn a_smaller_last_batch_does_not_ratchet() {
         batch(&mut arena, 64);
         batch(&mut arena, 37);
     }
-    assert_eq!((arena.stats().peak_bytes, free(&arena)), (peak, before));
-    assert_eq!(standin.calls("cuMemAlloc_v2"), 1);
+    assert_eq!(arena.stats().peak_bytes, peak);
+    // Other programs may use a real device.
+    if !standin.is_real_driver() {
+        assert_eq!(free(&arena), before);
+        assert_eq!(standin.calls("cuMemAlloc_v2"), 1);
+    }
 }
 
 /// A step that halves the weights through scratch that grows with the batch: kernels are queued before
@@ -236,8 +254,8 @@ fn halve(
 #[test]
 fn a_step_that_runs_out_half_way_leaves_no_trace_though_its_kernels_are_still_queued() {
     let standin = Standin::load().unwrap();
-    let mut queued = 0;
-    for seed in 0..40 {
+    let mut queued = false;
+    for seed in standin.seeds(40) {
         let mut run = |batches: &[usize]| -> Vec<u32> {
             standin.reset(seed);
             let mut arena = arena();
@@ -249,7 +267,7 @@ fn a_step_that_runs_out_half_way_leaves_no_trace_though_its_kernels_are_still_qu
                 match halve(&mut arena, &scale, &mut weights, batch) {
                     Err(full) => {
                         assert!(batch == 128 && full.is_exhausted(), "{full}");
-                        queued += standin.queued();
+                        queued |= standin.is_real_driver() || standin.queued() > 0;
                     }
                     Ok(()) => assert_eq!(batch, 64),
                 }
@@ -261,7 +279,7 @@ fn a_step_that_runs_out_half_way_leaves_no_trace_though_its_kernels_are_still_qu
         assert_eq!(run(&[128]), [1.3_f32.to_bits(); 64], "seed {seed}");
         assert_eq!(run(&[128, 64, 64]), run(&[64, 64]), "seed {seed}");
     }
-    assert!(queued > 0, "the kernels of the failed half had always run");
+    assert!(queued, "the kernels of the failed half had always run");
 }
 
 // B044
@@ -303,7 +321,13 @@ fn poison_covers_the_step_and_nothing_else() {
     };
     standin.clear_calls();
     let address = arena.scope(|scope| step(scope, 2000)).unwrap();
-    assert_eq!(standin.calls("cuMemsetD8Async"), 0, "off by default, and then nothing is filled");
+    if !standin.is_real_driver() {
+        assert_eq!(
+            standin.calls("cuMemsetD8Async"),
+            0,
+            "off by default, and then nothing is filled"
+        );
+    }
     let poison = ScopeOptions::default().reset(Reset::Poison);
     arena.scope_with(poison, |scope| step(scope, 1000)).unwrap();
 

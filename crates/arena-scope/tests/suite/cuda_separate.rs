@@ -46,8 +46,10 @@ fn a_buffer_is_one_driver_allocation_and_one_release(
     standin.clear_calls();
     let mut arena = placed(placement, reset);
     assert_eq!(steps(&mut arena).unwrap(), expected);
-    assert_eq!(standin.calls("cuMemAlloc_v2"), 1 + 2 * 3);
-    assert_eq!(standin.calls("cuMemFree_v2"), 2 * 3);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemAlloc_v2"), 1 + 2 * 3);
+        assert_eq!(standin.calls("cuMemFree_v2"), 2 * 3);
+    }
     assert_eq!(arena.stats().driver_allocations, 1 + 2 * 3);
     drop(arena);
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
@@ -63,7 +65,9 @@ fn shuffled_buffers_lie_in_a_second_driver_allocation(
     standin.clear_calls();
     let mut arena = placed(Placement::Shuffled { seed }, reset);
     assert_eq!(steps(&mut arena).unwrap(), expected);
-    assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (2, 0));
+    if !standin.is_real_driver() {
+        assert_eq!((standin.calls("cuMemAlloc_v2"), standin.calls("cuMemFree_v2")), (2, 0));
+    }
     assert_eq!(arena.stats().driver_allocations, 2);
     drop(arena);
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());

@@ -2,12 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::cuda::{Seen, arena, arena_with, side_stream};
+use crate::cuda::{Seen, arena, arena_with, settle, side_stream};
 use arena_scope::cuda::InputSlots;
 use arena_scope::cudarc::driver::{CudaStream, sys};
 use arena_scope::errors::DeviceErrorKind;
 use arena_scope::{Error, ErrorKind, Reset, ScopeOptions};
 use cuda_standin::{Mode, Standin};
+use rstest::rstest;
 
 fn is_in_use<T: std::fmt::Debug>(outcome: Result<T, Error>) -> bool {
     matches!(outcome.unwrap_err().kind(), ErrorKind::InUse { .. })
@@ -47,7 +48,7 @@ fn batches_arrive(steps: u8, fill_first: bool, count: usize) {
 #[test]
 fn every_batch_arrives_whole_in_any_order_that_the_device_may_choose() {
     let standin = Standin::load().unwrap();
-    for seed in 0..200 {
+    for seed in standin.seeds(200) {
         standin.reset(seed);
         batches_arrive(6, true, 2);
         standin.reset(seed);
@@ -65,8 +66,9 @@ fn every_batch_arrives_whole_in_any_order_that_the_device_may_choose() {
 #[test]
 fn a_pinned_buffer_refilled_too_early_shows_within_40_seeds() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("orders that go wrong");
     let mut corrupt = 0;
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let arena = arena();
         let (busy, side) = (side_stream(&arena), side_stream(&arena));
@@ -111,7 +113,7 @@ fn busy_work(stream: &CudaStream, address: u64) {
 fn a_slot_whose_copy_is_in_flight_is_in_use_or_waited_for_and_counted() {
     let standin = Standin::load().unwrap();
     let mut refused = 0;
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let mut arena = arena();
         let mut slots: InputSlots<u8> = arena.input_slots(1, 64).unwrap();
@@ -134,14 +136,15 @@ fn a_slot_whose_copy_is_in_flight_is_in_use_or_waited_for_and_counted() {
         assert_eq!(first.view().to_vec().unwrap(), [1; 64], "seed {seed}");
         assert_eq!(second.view().to_vec().unwrap(), [2; 64], "seed {seed}");
     }
-    assert!(refused > 0, "the copy was never in flight");
+    assert!(refused > 0 || standin.is_real_driver(), "the copy was never in flight");
 }
 
 #[test]
 fn a_copy_does_not_wait_for_the_step_that_runs_beside_it() {
     let standin = Standin::load().unwrap();
+    standin.needed_for("what is queued");
     let mut overlapped = 0;
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         let mut arena = arena();
         let mut slots: InputSlots<u8> = arena.input_slots(2, 64).unwrap();
@@ -189,10 +192,14 @@ fn in_the_steady_state_slots_and_results_allocate_nothing() {
     }
     let expected: Vec<f32> = (0..20_u16).map(f32::from).collect();
     assert_eq!(told, expected);
-    for name in ["cuMemAlloc_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuEventCreate"] {
-        assert_eq!(standin.calls(name), 0, "{name}");
+    if !standin.is_real_driver() {
+        for name in ["cuMemAlloc_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuEventCreate"] {
+            assert_eq!(standin.calls(name), 0, "{name}");
+        }
+        if !standin.is_real_driver() {
+            assert_eq!(standin.calls("cuStreamSynchronize") + standin.calls("cuCtxSynchronize"), 0);
+        }
     }
-    assert_eq!(standin.calls("cuStreamSynchronize") + standin.calls("cuCtxSynchronize"), 0);
     drop((slots, losses, arena));
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
 }
@@ -201,7 +208,7 @@ fn in_the_steady_state_slots_and_results_allocate_nothing() {
 fn a_result_is_there_when_it_is_told_and_not_before() {
     let standin = Standin::load().unwrap();
     let mut early = 0;
-    for seed in 0..100 {
+    for seed in standin.seeds(100) {
         standin.reset(seed);
         let mut arena = arena();
         let mut results = arena.result_queue::<u8>(2, 64).unwrap();
@@ -228,7 +235,7 @@ fn a_result_is_there_when_it_is_told_and_not_before() {
         assert_eq!(results.pop().unwrap().unwrap(), [2; 64]);
         assert_eq!(results.pop().unwrap(), None);
     }
-    assert!(early > 0, "a result was always there at once");
+    assert!(early > 0 || standin.is_real_driver(), "a result was always there at once");
 }
 
 #[test]
@@ -250,17 +257,45 @@ fn a_result_whose_reader_panics_is_there_still() {
     assert_eq!(results.try_pop_with(<[u8]>::len).unwrap(), None);
     // Its place is free, also after a result that could not be waited for.
     arena.scope(|step| results.push(step.alloc_zeroed::<u8>(4)?.view())).unwrap();
-    standin.fail_nth("cuEventQuery", 1, UNKNOWN);
-    let told = results.pop_with(<[u8]>::len).unwrap_err().to_string();
-    assert!(told.contains("cuEventQuery"), "{told}");
+    if !standin.is_real_driver() {
+        standin.fail_nth("cuEventQuery", 1, UNKNOWN);
+        let told = results.pop_with(<[u8]>::len).unwrap_err().to_string();
+        assert!(told.contains("cuEventQuery"), "{told}");
+    }
     assert_eq!(results.pop().unwrap().unwrap(), [0; 4]);
+}
+
+/// A second stream reads the batch, and the arena's own has long ended when the slot is filled again.
+#[rstest]
+fn a_copy_into_a_slot_waits_for_the_declared_streams_that_read_it(#[values(1, 2)] count: usize) {
+    let standin = Standin::load().unwrap();
+    for seed in standin.seeds(40) {
+        standin.reset(seed);
+        let arena = arena();
+        let side = side_stream(&arena);
+        let mut seen = Seen::new(side.context());
+        let mut slots: InputSlots<f32> = arena.input_slots(count, 4).unwrap();
+        slots.fill(|host| host.fill(1.0)).unwrap();
+        let batch = slots.next().unwrap();
+        batch.declare_stream(&side).unwrap();
+        seen.copy_raw(&side, batch.address());
+        settle(&arena);
+        for n in 0..count {
+            slots.fill(|host| host.fill(2.0)).unwrap();
+            if n + 1 < count {
+                slots.next().unwrap();
+            }
+        }
+        slots.stream().synchronize().map_err(|error| error.0).unwrap();
+        assert_eq!(seen.after(&side), [1.0; 4], "seed {seed}");
+    }
 }
 
 // B053
 #[test]
 fn slots_dropped_with_a_copy_in_flight_wait_for_it() {
     let standin = Standin::load().unwrap();
-    for seed in 0..40 {
+    for seed in standin.seeds(40) {
         standin.reset(seed);
         standin.set_free_waits(false);
         let mut arena = arena();
@@ -269,9 +304,11 @@ fn slots_dropped_with_a_copy_in_flight_wait_for_it() {
         slots.fill(|host| host.fill(1)).unwrap();
         standin.clear_calls();
         drop(slots);
-        let names = standin.call_names();
-        let at = |wanted| names.iter().position(|name| name == wanted);
-        assert!(at("cuEventSynchronize").unwrap() < at("cuMemFreeHost").unwrap(), "{names:?}");
+        if !standin.is_real_driver() {
+            let names = standin.call_names();
+            let at = |wanted| names.iter().position(|name| name == wanted);
+            assert!(at("cuEventSynchronize").unwrap() < at("cuMemFreeHost").unwrap(), "{names:?}");
+        }
         arena.scope(|_| arena_scope::Ok(())).unwrap();
         let again = arena.persistent_from(&[9_u8; 64]).unwrap();
         assert_eq!(again.view().to_vec().unwrap(), [9; 64], "seed {seed}");
@@ -285,7 +322,7 @@ fn slots_dropped_with_a_copy_in_flight_wait_for_it() {
 fn host_memory_of_a_copy_that_cannot_be_waited_for_is_given_up_and_the_device_s_bytes_are_ordered()
 {
     let standin = Standin::load().unwrap();
-    for seed in 0..100 {
+    for seed in standin.seeds(100) {
         standin.reset(seed);
         let mut arena = arena();
         arena.mark().unwrap();
@@ -326,6 +363,46 @@ fn slots_and_results_are_refused_in_a_capture_and_it_goes_on() {
     assert_eq!(slots.next().unwrap().to_vec().unwrap(), [1; 64]);
     assert_eq!(slots.next().unwrap().to_vec().unwrap(), [2; 64]);
     assert!(matches!(slots.next().unwrap_err().kind(), ErrorKind::NotFilled));
+}
+
+#[test]
+fn a_loader_s_thread_fills_and_pops_while_another_thread_captures() {
+    let standin = Standin::load().unwrap();
+    for seed in standin.seeds(20) {
+        standin.reset(seed);
+        let mut arena = arena();
+        let mut slots: InputSlots<u8> = arena.input_slots(2, 64).unwrap();
+        let mut results = arena.result_queue::<u8>(2, 64).unwrap();
+        slots.fill(|host| host.fill(1)).unwrap();
+        slots.fill(|host| host.fill(2)).unwrap();
+        results.push(slots.next().unwrap()).unwrap();
+        slots.next().unwrap();
+        arena.scope(|step| step.alloc::<u8>(64).map(drop)).unwrap();
+        let graph = arena.capture(ScopeOptions::default(), |step| {
+            let x = step.alloc::<u8>(64)?;
+            std::thread::scope(|threads| {
+                let loader = threads.spawn(|| {
+                    slots.fill(|host| host.fill(3))?;
+                    // The slot of the batch that was taken last: a step may still come to read it.
+                    let unknown = slots.fill(|_| ()).unwrap_err();
+                    let ErrorKind::Device(error) = unknown.kind() else { panic!("{unknown}") };
+                    assert_eq!(error.kind, DeviceErrorKind::InCapture);
+                    let first = loop {
+                        if let Some(first) = results.try_pop()? {
+                            break first;
+                        }
+                    };
+                    results.push(x.view()).unwrap_err(); // On the arena's stream, which is captured.
+                    Ok::<_, Error>(first)
+                });
+                assert_eq!(loader.join().unwrap()?, [1; 64], "seed {seed}");
+                arena_scope::Ok(())
+            })
+        });
+        graph.unwrap().replay(&mut arena).unwrap();
+        assert_eq!(slots.next().unwrap().to_vec().unwrap(), [3; 64], "seed {seed}");
+        slots.fill(|host| host.fill(4)).unwrap();
+    }
 }
 
 /// CUDA's code for an unknown error, which is not sticky.
@@ -372,4 +449,14 @@ fn slots_and_queues_of_none_are_refused_and_an_empty_slot_gives_no_batch() {
     let mut slots = arena.input_slots::<u8>(1, 64).unwrap();
     let refused = slots.next().map(drop).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::NotFilled), "{refused}");
+}
+
+#[test]
+fn slots_that_do_not_fit_name_the_call_that_asked_for_them() {
+    let _standin = Standin::load().unwrap();
+    let device = arena_scope::Cuda::new(0).unwrap();
+    let arena = crate::common::arena(device, 1024).unwrap();
+    let (line, refused) = (line!(), arena.input_slots::<u8>(2, 1000).unwrap_err());
+    let site = refused.as_exhausted().and_then(|full| full.call_site).expect("it is named");
+    assert_eq!((site.file(), site.line()), (file!(), line));
 }

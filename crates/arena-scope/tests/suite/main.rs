@@ -32,12 +32,15 @@ mod rust_soundness;
 mod scenario_table;
 mod scope_order;
 mod shuffled;
+mod sites;
 mod size;
 mod stale;
 mod step_buffer_programs;
 mod step_buffers;
+mod step_memory;
 mod threads;
 mod use_after_reset;
+mod uses;
 mod workspaces;
 mod written;
 
@@ -53,6 +56,8 @@ mod cuda_driver_errors;
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
+#[cfg(feature = "_cuda")]
+mod cuda_neighbours;
 #[cfg(feature = "_cuda")]
 mod cuda_no_heap;
 #[cfg(feature = "_cuda")]

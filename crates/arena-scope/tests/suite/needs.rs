@@ -10,6 +10,7 @@ on_every_device!(
     a_root_scope_opens_with_exactly_what_it_needs_and_not_with_a_byte_less,
     an_inner_scope_opens_with_exactly_what_it_needs_and_not_with_a_byte_less,
     a_refused_scope_sets_no_mark,
+    the_options_of_an_arena_ask_for_what_its_plan_or_its_first_step_of_the_key_took,
 );
 
 const STEP: StepKey = StepKey::named("step");
@@ -170,4 +171,26 @@ fn kept_bytes_that_came_back_are_room_again() -> Outcome {
         arena_scope::Ok(())
     })?;
     arena.scope_with(needs(STEP, room_bytes), |_| arena_scope::Ok(()))
+}
+
+fn the_options_of_an_arena_ask_for_what_its_plan_or_its_first_step_of_the_key_took<D: Device>(
+    device: D,
+) -> Outcome {
+    let (mut arena, _held) = filled(device)?;
+    assert_eq!(arena.options(STEP), STEP.into(), "nothing is known of it");
+    arena.observe(None);
+    for bytes in [5000, 7000] {
+        arena.scope_with(STEP, |step| step.alloc::<u8>(bytes).map(drop))?;
+    }
+    assert_eq!(arena.options(STEP), needs(STEP, START_BYTES - MARK_BYTES + 5000));
+    assert_eq!(arena.options(STEP.variant(1)), STEP.variant(1).into());
+    plan(&mut arena)?;
+    assert_eq!(arena.options(STEP), needs(STEP, START_BYTES - MARK_BYTES + 4096));
+
+    let room_bytes = floor_bytes(&arena) - START_BYTES;
+    let _taken = arena.persistent::<u8>(usize::try_from(room_bytes - 4000).expect("64 KiB"))?;
+    let options = arena.options(STEP);
+    let refused = arena.scope_with(options, |_| -> Outcome { panic!("it does not begin") });
+    assert!(refused.is_err_and(|error| error.is_exhausted()));
+    arena.scope_with(STEP, |step| step.alloc::<u8>(3000).map(drop)) // It is bumped, and fits.
 }

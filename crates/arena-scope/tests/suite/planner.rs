@@ -137,6 +137,7 @@ fn a_planner_is_told_again_when_its_patience_has_lasted_and_the_next_step_deviat
     let (mut arena, planner) = planned();
     let (as_planned, larger) = (256, 300);
     planner.prepare(TRAIN, 512);
+    *planner.refuses.lock().unwrap() = 1;
     let mut run = |lens: &[usize]| {
         for &len in lens {
             step(&mut arena, TRAIN, len);
@@ -146,9 +147,10 @@ fn a_planner_is_told_again_when_its_patience_has_lasted_and_the_next_step_deviat
     assert_eq!(run(&[as_planned, larger, larger, as_planned, larger]), 0, "not in a row");
     assert_eq!(run(&[larger, larger, as_planned]), 0, "the one that was recorded was as planned");
     assert_eq!(run(&[larger, larger, larger]), 0);
-    assert_eq!(run(&[larger]), 1);
+    assert_eq!(run(&[larger]), 1, "and it refuses");
     assert_eq!(run(&[larger, larger]), 1, "the patience begins anew");
     assert_eq!(run(&[larger]), 2);
+    assert_eq!(run(&[larger; 20]), 2, "it has one in work");
 }
 
 #[test]

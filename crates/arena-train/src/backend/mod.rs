@@ -69,7 +69,8 @@ pub struct LossMut<'v, D: Device> {
 ///
 /// Shapes are those of the functions of the same name in [`host`], which say what is computed. Every
 /// kernel writes all of its outputs and reads none of them first. A kernel over an empty batch
-/// writes what follows from no image: zero gradients, a loss of 0.
+/// writes what follows from no image: zero gradients, a loss of 0. The kernels that work on a step's buffers have
+/// `#[track_caller]`, so that a recording names the layer as the one that uses them.
 pub trait Backend: std::fmt::Debug {
     /// Where the buffers lie.
     type Device: Feed;
@@ -121,6 +122,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit the shape, or the device refuses.
+    #[track_caller]
     fn conv_forward(
         &self,
         shape: &ConvShape,
@@ -136,6 +138,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit the shape, or the device refuses.
+    #[track_caller]
     fn conv_weight_gradient(
         &self,
         shape: &ConvShape,
@@ -151,6 +154,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit the shape, or the device refuses.
+    #[track_caller]
     fn conv_input_gradient(
         &self,
         shape: &ConvShape,
@@ -166,6 +170,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit the shape, or the device refuses.
+    #[track_caller]
     fn linear_forward(
         &self,
         shape: &LinearShape,
@@ -180,6 +185,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit the shape, or the device refuses.
+    #[track_caller]
     fn linear_weight_gradient(
         &self,
         shape: &LinearShape,
@@ -194,6 +200,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit the shape, or the device refuses.
+    #[track_caller]
     fn linear_input_gradient(
         &self,
         shape: &LinearShape,
@@ -209,6 +216,7 @@ pub trait Backend: std::fmt::Debug {
     ///
     /// When a view does not fit, a label is no class, or the device refuses. Where the host cannot
     /// see the labels without waiting, one that is no class makes the loss NaN instead.
+    #[track_caller]
     fn softmax_cross_entropy(
         &self,
         classes: usize,
@@ -256,6 +264,7 @@ pub trait Backend: std::fmt::Debug {
     /// # Errors
     ///
     /// When a view does not fit or an index is beyond the dataset, or the device refuses.
+    #[track_caller]
     fn load_batch(
         &self,
         dataset: &Dataset,

@@ -7,6 +7,18 @@ use super::{Backend, In, LossMut, Out, Weights, WeightsMut};
 use crate::data::Dataset;
 use crate::error::TrainError;
 
+/// Stands for a kernel on these buffers of a step, the last of which it may be called without: a recording sees
+/// that it uses them.
+macro_rules! used {
+    ($($operand:expr),+ $(; $optional:ident)?) => {{
+        $($operand.mark_used();)+
+        $(if let Some($optional) = $optional {
+            $optional.mark_used();
+        })?
+        Ok(())
+    }};
+}
+
 /// Stands for another backend: it asks for the same workspaces and computes nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeBackend<'b, B> {
@@ -43,80 +55,80 @@ impl<B: Backend> Backend for ProbeBackend<'_, B> {
     fn conv_forward(
         &self,
         _shape: &ConvShape,
-        _input: In<'_, Self>,
+        input: In<'_, Self>,
         _weights: Weights<'_, Probe>,
-        _output: Out<'_, Self>,
-        _routes: Out<'_, Self, u8>,
-        _workspace: Out<'_, Self>,
+        output: Out<'_, Self>,
+        routes: Out<'_, Self, u8>,
+        workspace: Out<'_, Self>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(input, output, routes, workspace)
     }
 
     fn conv_weight_gradient(
         &self,
         _shape: &ConvShape,
-        _input: In<'_, Self>,
-        _routes: In<'_, Self, u8>,
-        _output_gradient: In<'_, Self>,
+        input: In<'_, Self>,
+        routes: In<'_, Self, u8>,
+        output_gradient: In<'_, Self>,
         _gradients: WeightsMut<'_, Probe>,
-        _workspace: Out<'_, Self>,
+        workspace: Out<'_, Self>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(input, routes, output_gradient, workspace)
     }
 
     fn conv_input_gradient(
         &self,
         _shape: &ConvShape,
         _weight: In<'_, Self>,
-        _routes: In<'_, Self, u8>,
-        _output_gradient: In<'_, Self>,
-        _input_gradient: Out<'_, Self>,
-        _workspace: Out<'_, Self>,
+        routes: In<'_, Self, u8>,
+        output_gradient: In<'_, Self>,
+        input_gradient: Out<'_, Self>,
+        workspace: Out<'_, Self>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(routes, output_gradient, input_gradient, workspace)
     }
 
     fn linear_forward(
         &self,
         _shape: &LinearShape,
-        _input: In<'_, Self>,
+        input: In<'_, Self>,
         _weights: Weights<'_, Probe>,
         _activation: Activation,
-        _output: Out<'_, Self>,
+        output: Out<'_, Self>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(input, output)
     }
 
     fn linear_weight_gradient(
         &self,
         _shape: &LinearShape,
-        _input: In<'_, Self>,
-        _output_gradient: In<'_, Self>,
+        input: In<'_, Self>,
+        output_gradient: In<'_, Self>,
         _gradients: WeightsMut<'_, Probe>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(input, output_gradient)
     }
 
     fn linear_input_gradient(
         &self,
         _shape: &LinearShape,
         _weight: In<'_, Self>,
-        _output_gradient: In<'_, Self>,
-        _relu_output: Option<In<'_, Self>>,
-        _input_gradient: Out<'_, Self>,
+        output_gradient: In<'_, Self>,
+        relu_output: Option<In<'_, Self>>,
+        input_gradient: Out<'_, Self>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(output_gradient, input_gradient; relu_output)
     }
 
     fn softmax_cross_entropy(
         &self,
         _classes: usize,
-        _logits: In<'_, Self>,
-        _labels: In<'_, Self, u32>,
-        _loss: LossMut<'_, Probe>,
-        _gradient: Option<Out<'_, Self>>,
+        logits: In<'_, Self>,
+        labels: In<'_, Self, u32>,
+        loss: LossMut<'_, Probe>,
+        gradient: Option<Out<'_, Self>>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(logits, labels, loss.mean, loss.hits; gradient)
     }
 
     fn sgd_step(
@@ -148,21 +160,21 @@ impl<B: Backend> Backend for ProbeBackend<'_, B> {
         &self,
         _dataset: &Dataset,
         _indices: &[u32],
-        _pixels: Out<'_, Self>,
-        _labels: Out<'_, Self, u32>,
-        _workspace: Out<'_, Self, u8>,
+        pixels: Out<'_, Self>,
+        labels: Out<'_, Self, u32>,
+        workspace: Out<'_, Self, u8>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(pixels, labels, workspace)
     }
 
     fn unpack_batch(
         &self,
         _image_len: usize,
-        _bytes: In<'_, Self, u8>,
-        _pixels: Out<'_, Self>,
-        _labels: Out<'_, Self, u32>,
+        bytes: In<'_, Self, u8>,
+        pixels: Out<'_, Self>,
+        labels: Out<'_, Self, u32>,
     ) -> Result<(), TrainError> {
-        Ok(())
+        used!(bytes, pixels, labels)
     }
 
     fn advance_sgd(

@@ -15,12 +15,12 @@ use std::num::NonZeroU16;
 use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arena_plan::PlannedRun;
 use arena_scope::record::StepSignature;
 use arena_scope::{Arena, Persistent, Scope, Stats, StepKey};
 
-use super::{TRAIN, Trainer};
+use super::{TRAIN, Trainer, options};
 use crate::backend::Backend;
-use crate::capacity::StepNeeds;
 use crate::data::{Dataset, gather_batch};
 use crate::error::TrainError;
 use crate::feed::Feed;
@@ -151,7 +151,7 @@ impl<D: Feed> Ahead<D> {
         self.is_sent = false;
         if !self.replay(arena, model, work) {
             let buffers = &mut self.buffers;
-            let options = work.needs.options(work.key());
+            let options = options(work.run, work.key());
             arena.scope_with(options, |scope| queue(scope, model, buffers, work))?;
             let signature = arena.last_step_signature();
             self.repeats = work.is_whole && self.signature == signature;
@@ -249,7 +249,7 @@ pub(super) struct Seen {
 #[derive(Debug, Clone, Copy)]
 struct Work<'c> {
     optimizer: &'c Optimizer,
-    needs: &'c StepNeeds,
+    run: Option<&'c PlannedRun>,
     images: usize,
     is_whole: bool,
     steps_in_all: u64,
@@ -291,7 +291,7 @@ impl<B: Backend> Trainer<B> {
         seen: &mut Seen,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
     ) -> Result<(), TrainError> {
-        let Self { config, arena, model, ahead: Some(ahead), needs, step } = self else {
+        let Self { config, arena, model, ahead: Some(ahead), run, step } = self else {
             return Ok(());
         };
         let steps_in_all = config.epochs * config.steps_per_epoch(data.len());
@@ -302,7 +302,8 @@ impl<B: Backend> Trainer<B> {
                 let images = indices.len();
                 let is_whole = images == config.batch;
                 let optimizer = &config.optimizer;
-                let work = Work { optimizer, needs, images, is_whole, steps_in_all };
+                let run = run.as_ref();
+                let work = Work { optimizer, run, images, is_whole, steps_in_all };
                 ahead.send(data, indices)?;
                 ahead.step(arena, model, work)?;
                 *step += 1;

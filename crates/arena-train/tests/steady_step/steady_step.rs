@@ -6,12 +6,11 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Host, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::AdamConfig;
-use arena_train::capacity;
 use arena_train::data::Mnist;
-use arena_train::heap;
 use arena_train::heap::own_allocations;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trainer};
+use arena_train::{heap, planning};
 
 #[test]
 fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
@@ -30,10 +29,10 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
     };
     crate::common::in_pool(|| {
         let backend = HostBackend::new(2);
-        let demand = capacity::demand(&Host::new(), &backend, &config, &data, true, None).unwrap();
-        let capacity = capacity::choose(&demand, None, &config).unwrap();
-        let mut trainer = Trainer::new(Host::new(), backend, config.clone(), capacity).unwrap();
-        trainer.install(&demand.plans).unwrap();
+        let run = planning::probe(&Host::new(), &backend, &config, &data).unwrap();
+        let mut arena = run.build(Host::new()).unwrap();
+        arena.observe(Some(own_allocations));
+        let mut trainer = Trainer::on(arena, backend, config.clone()).unwrap();
         let before = own_allocations();
         let stop = AtomicBool::new(false);
         trainer.train(&data.train, &stop, |_| ()).unwrap();

@@ -6,16 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
 use crate::cuda_common::{assert_near, backend, bits};
-use arena_scope::{Cuda, Host, Placement, Reset};
+use arena_scope::{Arena, Cuda, Host, Placement, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::{AdamConfig, SgdConfig};
-use arena_train::capacity;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{
     AheadConfig, EVALUATE, Evaluation, Per, RunConfig, TRAIN, Trained, Trainer,
 };
+use arena_train::{heap, planning};
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
 
@@ -61,14 +61,14 @@ fn placed(
 ) -> Trainer<arena_train::backend::CudaBackend> {
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
-    let demand = capacity::demand(&device, &backend, config, &data(), planned, None).unwrap();
-    let capacity = capacity::choose(&demand, None, config).unwrap();
-    let mut trainer =
-        Trainer::with_placement(device, backend, config.clone(), capacity, placement).unwrap();
-    if planned {
-        trainer.install(&demand.plans).unwrap();
+    let mut run = planning::probe(&device, &backend, config, &data()).unwrap();
+    if !planned {
+        run = run.without_plans();
     }
-    trainer
+    let builder = Arena::builder(device).reset(config.reset).placement(placement);
+    let mut arena = run.build_with(builder).unwrap();
+    arena.observe(Some(heap::own_allocations));
+    Trainer::on(arena, backend, config.clone()).unwrap()
 }
 
 #[derive(Debug)]
@@ -132,8 +132,8 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
 
     let on_host = in_pool(|| {
         let (config, backend) = (config(optimizer, reset, None), HostBackend::new(2));
-        let demand = capacity::demand(&Host::new(), &backend, &config, &data(), false, None);
-        let capacity = capacity::choose(&demand.unwrap(), None, &config).unwrap();
+        let run = planning::probe(&Host::new(), &backend, &config, &data()).unwrap();
+        let capacity = run.bumped_capacity();
         let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
         let mut losses = Vec::new();
         let stop = AtomicBool::new(false);
@@ -261,6 +261,9 @@ fn a_replayed_step_is_one_launch_and_waits_for_nothing_that_has_arrived(#[case] 
     let mut seen = Vec::new();
     let trained = trainer
         .train(&data().train, &AtomicBool::new(false), |report| {
+            if standin.is_real_driver() {
+                return;
+            }
             let (graphs, kernels) =
                 (standin.calls("cuGraphLaunch"), standin.calls("cuLaunchKernel"));
             let gemms = standin.calls("cublasSgemm_v2");
@@ -269,6 +272,9 @@ fn a_replayed_step_is_one_launch_and_waits_for_nothing_that_has_arrived(#[case] 
         })
         .unwrap();
     assert_eq!((trained.steps, trained.replays), (7, 5));
+    if standin.is_real_driver() {
+        return; // Nobody has counted.
+    }
     let at = |step: u64| -> [u64; 4] { seen.iter().find(|(seen, _)| *seen == step).unwrap().1 };
     // Told when a group more is queued: two steps lie between.
     let (before, after) = (at(2), at(4));

@@ -3,11 +3,10 @@
 
 #![allow(unreachable_pub, reason = "it is no library")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use arena_scope::{Arena, ByteSize, Cuda, Device as _};
+use arena_scope::{Arena, ByteSize, Cuda};
+use arena_testing::open_nvrtc;
 use arena_train::backend::cuda::{CudaBackend, Input, Kernels, Output, compile, ptx_architecture};
 use cuda_standin::Standin;
 use cudarc::driver::{
@@ -15,7 +14,6 @@ use cudarc::driver::{
     ValidAsZeroBits, sys,
 };
 use cudarc::nvrtc::Ptx;
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 /// The kernels for compute capability 7.5, by the NVRTC of CUDA 12.0: every later device and driver
 /// takes them as well.
@@ -93,6 +91,7 @@ fn ptx(stream: &Arc<CudaStream>) -> &'static str {
     static PTX: OnceLock<String> = OnceLock::new();
     PTX.get_or_init(|| {
         if !open_nvrtc() {
+            println!("libnvrtc.so.12 is not installed: the committed PTX stands in for it");
             return COMMITTED.to_owned();
         }
         let capability = stream.context().compute_capability().unwrap();
@@ -115,40 +114,6 @@ fn kernels(stream: &Arc<CudaStream>) -> Kernels {
 /// The kernels on a device of the arena.
 pub fn backend(device: &Cuda) -> CudaBackend {
     CudaBackend::from_ptx(device, ptx(device.stream())).unwrap()
-}
-
-/// Opens NVRTC so that cudarc finds it by name, and keeps it open. False when there is none.
-///
-/// It is looked for on the loader's path, and then in the packages of `.venv` at the workspace's
-/// root and of `python3`.
-pub fn open_nvrtc() -> bool {
-    static OPEN: OnceLock<bool> = OnceLock::new();
-    *OPEN.get_or_init(|| {
-        let name = "libnvrtc.so.12";
-        let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python3");
-        let pythons = [venv, PathBuf::from("python3")];
-        let folders = pythons.iter().filter_map(|python| package_folder(python));
-        let found = std::iter::once(PathBuf::from(name))
-            .chain(folders.map(|folder| folder.join(name)))
-            .any(|path| {
-                // SAFETY: NVRTC runs no code of ours when it is opened.
-                let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-                library.map(std::mem::forget).is_ok()
-            });
-        if !found {
-            println!("libnvrtc.so.12 is not installed: the committed PTX stands in for it");
-        }
-        found
-    })
-}
-
-/// Where a Python keeps NVRTC's library.
-fn package_folder(python: &Path) -> Option<PathBuf> {
-    let script = "import nvidia.cuda_nvrtc as n; print(list(n.__path__)[0])";
-    let output = Command::new(python).args(["-c", script]).output().ok()?;
-    let path = String::from_utf8(output.stdout).ok()?;
-    let folder = PathBuf::from(path.trim()).join("lib");
-    folder.is_dir().then_some(folder)
 }
 
 /// Bits, so that NaNs and zeros of both signs can be told apart.

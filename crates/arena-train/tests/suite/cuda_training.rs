@@ -7,16 +7,18 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
 use crate::cuda_common::{assert_near, backend, bits};
-use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Reset, ScopeOptions};
+use arena_plan::PlannedRun;
+use arena_scope::{Arena, ByteSize, Cuda, Host, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
-use arena_train::capacity::{self, StepNeeds};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
+use arena_train::planning;
 use arena_train::training::{Per, RunConfig, Trained, Trainer};
 use cuda_standin::{Mode, Standin};
+use cudarc::driver::CudaContext;
 use rstest::rstest;
 
 /// Few images, for the stand-in interprets each thread; a short last batch of training and of test.
@@ -76,7 +78,7 @@ fn three_steps_give_the_hosts_losses_and_gradients(#[case] optimizer: Optimizer)
     let expected = in_pool(|| three_steps(Host::new(), HostBackend::new(2), &optimizer));
     let standin = Standin::load().unwrap();
     let mut first: Option<Vec<u32>> = None;
-    for seed in 0..2 {
+    for seed in standin.seeds(2) {
         standin.reset(seed);
         let device = Cuda::new(0).unwrap();
         let backend = backend(&device);
@@ -114,8 +116,8 @@ fn config(per: Per, reset: Reset) -> RunConfig {
 
 /// Trains and evaluates: what training says, each loss, and the hits.
 fn train<B: Backend>(device: B::Device, backend: B, config: RunConfig) -> (Trained, Vec<f32>, u64) {
-    let demand = capacity::demand(&device, &backend, &config, &DATA, false, None).unwrap();
-    let capacity = capacity::choose(&demand, None, &config).unwrap();
+    let run = planning::probe(&device, &backend, &config, &DATA).unwrap();
+    let capacity = run.bumped_capacity();
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
     let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss)).unwrap();
@@ -147,8 +149,38 @@ fn the_loop_trains_and_evaluates_as_on_the_host(
     assert_eq!((trained.steps, trained.off_the_mark), (6, 0));
     assert_near("losses", &losses, &expected, 1e-4);
     assert_eq!(hits, expected_hits);
-    assert_eq!(standin.calls("cuMemAlloc_v2"), 1, "the region");
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemAlloc_v2"), 1, "the region");
+    }
     assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+}
+
+/// Another device is current on the thread, as where a program works with both.
+#[rstest]
+#[case::the_second_of_two(2, 1)]
+#[case::the_third_of_four(4, 2)]
+fn a_run_on_another_device_is_that_on_the_first_to_the_bit(
+    #[case] devices: u32,
+    #[case] ordinal: usize,
+) {
+    let standin = Standin::load().unwrap();
+    let losses = [0, ordinal].map(|ordinal| {
+        standin.reset(0);
+        assert!(standin.set_devices(devices));
+        let other = CudaContext::new((ordinal + 1) % devices as usize).unwrap();
+        let device = Cuda::new(ordinal).unwrap();
+        assert_eq!(device.context().ordinal(), ordinal);
+        let backend = backend(&device);
+        let config = RunConfig { steps: Some(3), ..config(Per::Minibatch, Reset::Keep) };
+        let (_, losses, _) = train(device, backend, config);
+        let current = cudarc::driver::result::ctx::get_current().unwrap();
+        assert_eq!(current, Some(other.cu_ctx()), "each call puts back what was current");
+        drop(other);
+        assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+        losses
+    });
+    assert_eq!(losses[0].len(), 3);
+    assert_eq!(bits(&losses[0]), bits(&losses[1]));
 }
 
 /// Steps of 4 images in an arena for steps of 2.
@@ -160,25 +192,25 @@ fn a_step_without_room_is_refused_before_its_first_kernel(
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
     let needed = |config: &RunConfig| {
-        capacity::demand(&device, &backend, config, &DATA, false, None).unwrap()
+        planning::probe(&device, &backend, config, &DATA).unwrap().without_plans()
     };
     let config = RunConfig { steps: Some(2), ..config(per, Reset::Keep) };
-    let steps = needed(&config).steps;
+    let run = needed(&config);
     let smaller = RunConfig { batch: 2, ..config.clone() };
-    let capacity = ByteSize::bytes_exact(needed(&smaller).capacity_bytes);
+    let capacity = needed(&smaller).capacity();
 
     let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
-    let mut launches = |needs: Option<StepNeeds>| {
-        if let Some(needs) = needs {
-            trainer.set_needs(needs);
+    let mut launches = |needs: Option<PlannedRun>| {
+        if let Some(run) = needs {
+            trainer.set_needs(run);
         }
         standin.clear_calls();
         let error = trainer.train(&DATA.train, &AtomicBool::new(false), |_| ()).unwrap_err();
         assert!(matches!(&error, TrainError::Arena(full) if full.is_exhausted()), "{error}");
-        standin.calls("cuLaunchKernel")
+        if standin.is_real_driver() { None } else { Some(standin.calls("cuLaunchKernel")) }
     };
-    assert!(launches(None) > 0, "a need that nobody knows is not refused");
-    assert_eq!(launches(Some(steps)), 0);
+    assert_ne!(launches(None), Some(0), "a need that nobody knows is not refused");
+    assert_eq!(launches(Some(run)).unwrap_or(0), 0);
 }
 
 /// A backend for one arena does not touch the buffers of another stream's.

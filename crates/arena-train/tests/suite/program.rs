@@ -86,7 +86,7 @@ fn a_plan_is_followed_with_or_without_a_file(
     #[case] expected: (bool, Option<&str>),
 ) {
     let arguments = Arguments::parse_from([&["arena-train"], arguments].concat());
-    let (planned, file) = (arguments.planned(), arguments.saved_plan());
+    let (planned, file) = (arguments.planned(), arguments.saved_plans());
     assert_eq!((planned, file), (expected.0, expected.1.map(std::path::Path::new)));
 }
 
@@ -200,6 +200,21 @@ fn a_batch_larger_than_any_dataset_is_one_step() {
         let output = run(&["--device", "probe", "--plan", "--batch", batch]);
         assert!(output.status.success(), "{batch}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn saved_plans_are_taken_and_those_of_another_run_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.plans");
+    let planned =
+        |batch| run(&["--device", "probe", "--plan", path.to_str().unwrap(), "--batch", batch]);
+    let (solved, loaded) = (planned("64"), planned("64"));
+    assert!(solved.status.success() && loaded.status.success(), "{}", text(&loaded.stderr));
+    assert_eq!(text(&loaded.stdout), text(&solved.stdout));
+    let refused = planned("37");
+    assert_eq!(refused.status.code(), Some(1));
+    let told = text(&refused.stderr);
+    assert!(told.contains("run.plans") && told.contains("is of another program"), "{told}");
 }
 
 /// The files that a run of one step writes, with a plan, and the arguments for them.

@@ -6,16 +6,16 @@ use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
+use arena_plan::PlannedRun;
 use arena_scope::{Arena, ByteSize, Host, Placement, Reset, Scope, ScopeOptions, Transient};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, HostBackend};
-use arena_train::capacity::{self, Demand};
-use arena_train::checkpoint;
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{Per, RunConfig, Trained, Trainer};
+use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
+use arena_train::{checkpoint, heap, planning};
 use rstest::rstest;
 
 const THREADS: usize = 2;
@@ -50,30 +50,26 @@ fn config(batch: usize) -> RunConfig {
     }
 }
 
-fn needed(config: &RunConfig) -> Demand {
-    needed_with(config, false)
+fn needed(config: &RunConfig) -> PlannedRun {
+    planned(config).without_plans()
 }
 
-fn needed_with(config: &RunConfig, planned: bool) -> Demand {
-    let backend = HostBackend::new(THREADS);
-    capacity::demand(&Host::new(), &backend, config, &DATA, planned, None).unwrap()
+fn planned(config: &RunConfig) -> PlannedRun {
+    planning::probe(&Host::new(), &HostBackend::new(THREADS), config, &DATA).unwrap()
 }
 
 fn trainer(config: RunConfig) -> Trainer<HostBackend> {
-    trainer_with(config, Placement::Bump, false)
+    let run = needed(&config);
+    trainer_with(config, Placement::Bump, run)
 }
 
 /// A trainer with just the capacity that its run needs.
-fn trainer_with(config: RunConfig, placement: Placement, planned: bool) -> Trainer<HostBackend> {
-    let demand = needed_with(&config, planned);
-    let capacity = capacity::choose(&demand, None, &config).unwrap();
-    let (device, backend) = (Host::new(), HostBackend::new(THREADS));
-    let mut trainer =
-        Trainer::with_placement(device, backend, config, capacity, placement).unwrap();
-    if planned {
-        trainer.install(&demand.plans).unwrap();
-    }
-    trainer.set_needs(demand.steps);
+fn trainer_with(config: RunConfig, placement: Placement, run: PlannedRun) -> Trainer<HostBackend> {
+    let builder = Arena::builder(Host::new()).reset(config.reset).placement(placement);
+    let mut arena = run.build_with(builder).unwrap();
+    arena.observe(Some(heap::own_allocations));
+    let mut trainer = Trainer::on(arena, HostBackend::new(THREADS), config).unwrap();
+    trainer.set_needs(run);
     trainer
 }
 
@@ -98,16 +94,17 @@ fn the_probe_tells_the_real_peak_to_the_byte(#[values(1, 37, 64, 128)] batch: us
         let config = RunConfig { epochs: 1, steps, ..config(batch) };
         let needed = needed(&config);
         let mut trainer = trainer(config.clone());
-        assert_eq!(trainer.arena().stats().capacity_bytes, needed.capacity_bytes);
+        let needed_bytes = needed.capacity().bytes();
+        assert_eq!(trainer.arena().stats().capacity_bytes, needed_bytes);
         train(&mut trainer);
         trainer.evaluate(&DATA.test).unwrap();
         let stats = trainer.arena().stats();
-        assert_eq!(stats.peak_bytes, needed.capacity_bytes, "the real peak");
-        assert_eq!(stats.mark_bytes, needed.persistent_bytes);
+        assert_eq!(stats.peak_bytes, needed_bytes, "the real peak");
+        assert_eq!(stats.mark_bytes, needed.persistent().bytes());
         assert_eq!((stats.used_bytes, stats.kept_bytes), (stats.mark_bytes, 0));
 
-        let one_less = ByteSize::bytes_exact(needed.capacity_bytes - 1);
-        let refused = capacity::choose(&needed, Some(one_less), &config).unwrap_err();
+        let one_less = ByteSize::bytes_exact(needed_bytes - 1);
+        let refused = planning::choose_capacity(&needed, Some(one_less), &config).unwrap_err();
         assert!(matches!(refused, TrainError::CapacityTooSmall { .. }));
         assert!(refused.to_string().contains("1 more; or take a smaller batch"), "{refused}");
     });
@@ -117,7 +114,7 @@ fn the_probe_tells_the_real_peak_to_the_byte(#[values(1, 37, 64, 128)] batch: us
 fn one_byte_less_than_the_probe_says_does_not_serve() {
     in_pool(|| {
         let config = RunConfig { steps: Some(1), ..config(64) };
-        let capacity = ByteSize::bytes_exact(needed(&config).capacity_bytes - 1);
+        let capacity = ByteSize::bytes_exact(needed(&config).capacity().bytes() - 1);
         let mut trainer =
             Trainer::new(Host::new(), HostBackend::new(THREADS), config, capacity).unwrap();
         let stop = AtomicBool::new(false);
@@ -133,12 +130,11 @@ fn one_byte_less_than_the_probe_says_does_not_serve() {
 fn a_batch_of_128_in_the_arena_of_64_asks_for_nothing_before_it_is_refused() {
     in_pool(|| {
         let config = RunConfig { steps: Some(1), ..config(128) };
-        let capacity = needed(&RunConfig { batch: 64, ..config.clone() }).capacity_bytes;
-        let capacity = ByteSize::bytes_exact(capacity);
-        let steps = needed(&config).steps;
+        let capacity = needed(&RunConfig { batch: 64, ..config.clone() }).capacity();
+        let run = needed(&config);
         let backend = HostBackend::new(THREADS);
         let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
-        trainer.set_needs(steps);
+        trainer.set_needs(run);
         let mark_bytes = trainer.arena().stats().mark_bytes;
         let stop = AtomicBool::new(false);
         let error = trainer.train(&DATA.train, &stop, |_| ()).unwrap_err();
@@ -320,7 +316,7 @@ fn one_step(
 #[test]
 fn after_a_step_that_ran_out_of_memory_a_smaller_batch_gives_the_bits_of_a_clean_run() {
     in_pool(|| {
-        let enough_for_64 = ByteSize::bytes_exact(needed(&config(64)).capacity_bytes);
+        let enough_for_64 = needed(&config(64)).capacity();
         let build = || {
             let arena = Arena::builder(Host::new()).capacity(enough_for_64).build().unwrap();
             let model = Cnn::new(&arena, HostBackend::new(THREADS), &ADAM, 1).unwrap();
@@ -346,17 +342,17 @@ fn a_scope_per_epoch_needs_the_sum_of_its_steps_and_gives_the_same_numbers() {
     in_pool(|| {
         let minibatch = RunConfig { steps: Some(5), ..config(64) };
         let epoch = RunConfig { per: Per::Epoch, ..minibatch.clone() };
-        let transient = |demand: Demand| demand.capacity_bytes - demand.persistent_bytes;
+        let transient = |run: PlannedRun| run.capacity().bytes() - run.persistent().bytes();
         let (one_step, whole_epoch) = (transient(needed(&minibatch)), transient(needed(&epoch)));
         assert!(whole_epoch > 4 * one_step, "{whole_epoch} bytes for 5 steps of {one_step}");
 
         let (mut a, mut b) = (trainer(minibatch), trainer(epoch.clone()));
         assert_eq!(train(&mut a).0, train(&mut b).0);
         assert_eq!(bits(a.model()), bits(b.model()));
-        assert_eq!(b.arena().stats().peak_bytes, needed(&epoch).capacity_bytes);
+        assert_eq!(b.arena().stats().peak_bytes, needed(&epoch).capacity().bytes());
 
-        let too_small = Some(ByteSize::bytes_exact(needed(&config(64)).capacity_bytes));
-        let refused = capacity::choose(&needed(&epoch), too_small, &epoch).unwrap_err();
+        let too_small = Some(needed(&config(64)).capacity());
+        let refused = planning::choose_capacity(&needed(&epoch), too_small, &epoch).unwrap_err();
         assert!(refused.to_string().contains("take a scope per minibatch"), "{refused}");
     });
 }
@@ -367,60 +363,62 @@ fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once
 ) {
     in_pool(|| {
         let config = config(batch);
-        let run = |planned| {
-            let mut trainer = trainer_with(config.clone(), Placement::Bump, planned);
+        let outcome_of = |run: PlannedRun| {
+            let mut trainer = trainer_with(config.clone(), Placement::Bump, run);
             let (losses, _) = train(&mut trainer);
             let evaluation = trainer.evaluate(&DATA.test).unwrap();
             let outcome = (losses, bits(trainer.model()), evaluation);
             (outcome, trainer.arena().stats(), trainer)
         };
-        let (bumped, bump_stats, _) = run(false);
-        let (planned, plan_stats, trainer) = run(true);
-        assert_eq!(planned, bumped);
+        let run = planned(&config);
+        let (bumped_outcome, bump_stats, _) = outcome_of(run.clone().without_plans());
+        let (planned_outcome, plan_stats, trainer) = outcome_of(run.clone());
+        assert_eq!(planned_outcome, bumped_outcome);
         assert_eq!(plan_stats.peak_bytes, plan_stats.capacity_bytes, "no byte too many");
+        assert_eq!(bump_stats.capacity_bytes, run.bumped_capacity().bytes());
         let (plan_peak, bump_peak) =
             (plan_stats.peak_transient_bytes(), bump_stats.peak_transient_bytes());
         assert!(plan_peak * 10 <= bump_peak * 6, "{plan_peak} of {bump_peak}");
 
-        let demand = needed_with(&config, true);
-        let plans = [demand.plans.train.as_ref().unwrap(), demand.plans.evaluate.as_ref().unwrap()];
-        let step = &plans[0].step;
-        assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
-        for plan in plans {
-            // The short last batch shares the plan: its requests are smaller.
-            assert_eq!(plan.shared.len(), 1);
-            let deviations = trainer.arena().plan_deviations(plan.key).unwrap();
-            assert_eq!((deviations.total(), deviations.unfreed), (0, 0), "{deviations}");
-            assert!(deviations.smaller > 0);
+        let largest = [TRAIN, EVALUATE].map(|name| planning::largest(&run, name).unwrap());
+        let variants = largest.map(|kind| kind.key.variant);
+        assert_eq!(variants, [batch as u64, batch as u64], "whole batches");
+        assert_eq!(run.kinds().len(), 4, "and a short one of each");
+        for kind in run.kinds() {
+            let step = kind.step.as_ref().unwrap();
+            assert_eq!(step.plan.peak_bytes(), step.bound.rounded_bytes, "the plan is optimal");
+            // The short last batch follows a plan of its own.
+            let deviations = trainer.arena().plan_deviations(kind.key).unwrap();
+            let counts = (deviations.total(), deviations.smaller, deviations.unfreed);
+            assert_eq!(counts, (0, 0, 0), "{deviations}");
         }
         trainer.steady_state().unwrap().check().unwrap();
 
-        let one_less = ByteSize::bytes_exact(demand.capacity_bytes - 1);
-        let told = capacity::choose(&demand, Some(one_less), &config).unwrap_err();
+        let one_less = ByteSize::bytes_exact(run.capacity().bytes() - 1);
+        let told = planning::choose_capacity(&run, Some(one_less), &config).unwrap_err();
         assert!(told.to_string().contains(", 1 more"), "{told}");
+        let mut short = Arena::builder(Host::new()).capacity(one_less).build().unwrap();
+        run.follow(&mut short);
         let backend = HostBackend::new(THREADS);
-        let mut short = Trainer::new(Host::new(), backend, config.clone(), one_less).unwrap();
-        let told = short.install(&demand.plans).unwrap_err();
+        let mut short = Trainer::on(short, backend, config.clone()).unwrap();
+        short.set_needs(run);
+        let told = short.train(&DATA.train, &AtomicBool::new(false), |_| ()).unwrap_err();
         assert!(matches!(told, TrainError::Arena(error) if error.is_exhausted()));
+        assert_eq!(short.arena().resets(), 0, "no step began");
     });
 }
 
 #[test]
-fn a_saved_plan_is_taken_and_that_of_another_program_is_refused() {
+fn a_run_without_epochs_or_with_a_scope_for_each_is_planned_too() {
     in_pool(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("train.plan");
-        let demand = |config: &RunConfig| {
-            let backend = HostBackend::new(THREADS);
-            capacity::demand(&Host::new(), &backend, config, &DATA, true, Some(&path))
-        };
-        let solved = demand(&config(64)).unwrap();
-        let loaded = demand(&config(64)).unwrap();
-        assert_eq!(loaded.capacity_bytes, solved.capacity_bytes);
-        let plan = |demand: Demand| demand.plans.train.unwrap().step.plan;
-        assert_eq!(plan(loaded), plan(solved));
-        let error = demand(&config(37)).unwrap_err().to_string();
-        assert!(error.contains("train.plan") && error.contains("another program"), "{error}");
+        let none = RunConfig { epochs: 0, ..config(64) };
+        assert_eq!(planned(&none).kinds().len(), 2, "the evaluation");
+        let epoch = RunConfig { per: Per::Epoch, epochs: 1, ..config(64) };
+        let run = planned(&epoch);
+        assert!(run.capacity().bytes() * 2 < run.bumped_capacity().bytes(), "{run}");
+        let (mut bumped, mut follows) =
+            (trainer(epoch.clone()), trainer_with(epoch, Placement::Bump, run));
+        assert_eq!(train(&mut bumped).0, train(&mut follows).0);
     });
 }
 
@@ -439,7 +437,7 @@ fn elsewhere_than_the_bump_puts_them_buffers_give_the_same_losses_to_the_bit(
     in_pool(|| {
         let config = RunConfig { reset, steps: Some(6), ..config(64) };
         let run = |placement| {
-            let mut trainer = trainer_with(config.clone(), placement, false);
+            let mut trainer = trainer_with(config.clone(), placement, needed(&config));
             let losses = train(&mut trainer).0;
             let stats = trainer.arena().stats();
             let signature = trainer.arena().last_step_signature();

@@ -1,8 +1,8 @@
 //! The duties of a device that can be seen from outside, asked of the device itself. The numbers are those
 //! of the contract: `# Safety` of `Device` and of `Captures`.
 
-use arena_core::DeviceErrorKind;
 use arena_core::device::{Captures, Device, Obtained, Pattern};
+use arena_core::{Alignment, ByteSize, DeviceErrorKind, RawArena};
 
 const BYTES: u64 = 4096;
 
@@ -88,6 +88,31 @@ fn what_it_says_of_itself_is_true<D: Device>(device: &D) {
     }
     assert_eq!((device.base_alignment(), device.guard_pages()), (alignment, guard));
     assert!(!device.name().is_empty());
+}
+
+/// The other half of 2. The arena reads a device's memory where it says that the host sees it, so this is asked
+/// through an arena.
+pub(crate) fn the_host_sees_its_memory_exactly_where_it_says_so<D: Device>(device: D) {
+    assert!(!(D::HOST_VISIBLE && D::MEASURES_ONLY), "there is no memory to see");
+    let arena = RawArena::new(device, ByteSize::kib(4)).unwrap();
+    let mut kept = arena.persistent_from(&[1_u16, 2, 3]).unwrap();
+    assert_eq!(kept.host().is_some(), D::HOST_VISIBLE);
+    assert_eq!(kept.view_mut().host().map(<[_]>::len), D::HOST_VISIBLE.then_some(3));
+    if let Some(values) = kept.host_mut() {
+        values[1] = 7;
+        assert_eq!(kept.host(), Some(&[1, 7, 3][..]));
+        assert_eq!(
+            kept.view().to_vec().unwrap(),
+            [1, 7, 3],
+            "the device reads what the host wrote"
+        );
+    }
+    arena.set_mark().unwrap();
+    let mut x = arena.transient_from(&[4_u16, 5], Alignment::DEFAULT).unwrap();
+    if let Some(values) = x.host_mut() {
+        values.reverse();
+    }
+    assert_eq!(x.host(), D::HOST_VISIBLE.then_some(&[5, 4][..]));
 }
 
 // 3

@@ -7,6 +7,7 @@ mod plans;
 mod poison;
 mod requests;
 mod streams;
+mod uses;
 
 use arena_core::device::{Call, CallCounts, Counting, Deferred, Device};
 use arena_core::for_scopes::{FrameId, Steps, Watch};

@@ -383,3 +383,54 @@ fn a_plan_that_was_outgrown_says_so_and_the_next_step_is_bumped() {
     assert_eq!((ask(&steps), ask(&steps)), (0, 15 * 256), "the bump has no room either");
     close(&steps, root).unwrap();
 }
+
+#[test]
+fn a_plan_that_is_removed_or_folded_leaves_the_selected_one_as_it_is() {
+    let (mut steps, plan) = planned(&[2]);
+    let (other, third) =
+        (steps.add_plan(table(&[4])).unwrap(), steps.add_plan(table(&[6])).unwrap());
+    let folded_bytes = steps.plan_host_bytes(plan);
+    assert!(steps.select_plan(Some(plan)), "it takes memory");
+    let unfolded_bytes = steps.plan_host_bytes(plan);
+    assert!(folded_bytes < 2048 && unfolded_bytes > 16 << 10);
+    steps.fold_plan(plan);
+    assert_eq!(steps.plan_host_bytes(plan), unfolded_bytes, "not while it is selected");
+    steps.remove_plan(other);
+    steps.replace_plan(third, table(&[8])).unwrap();
+    let root = open(&steps, None);
+    assert_eq!(ask(&steps), 512, "it is followed");
+    close(&steps, root).unwrap();
+
+    assert!(steps.select_plan(Some(third)));
+    steps.fold_plan(plan);
+    assert!(steps.plan_host_bytes(plan) < 2048);
+    assert_eq!(steps.plan_deviations(other), None);
+    assert_eq!(steps.add_plan(table(&[10])).unwrap(), other, "the number is free");
+    assert_eq!(deviations(&steps, other), Deviations::default());
+    for (plan, took_memory, place) in [(plan, true, 2), (other, true, 10), (plan, false, 2)] {
+        assert_eq!(steps.select_plan(Some(plan)), took_memory);
+        let root = open(&steps, None);
+        assert_eq!(ask(&steps), place * 256);
+        close(&steps, root).unwrap();
+    }
+    steps.remove_plan(plan);
+    let root = open(&steps, None);
+    assert_eq!(ask(&steps), 0, "a plan that was selected is followed no more");
+    close(&steps, root).unwrap();
+}
+
+#[test]
+fn smaller_requests_that_are_expected_are_counted_apart() {
+    let (mut steps, plan) = planned(&[1, 2]);
+    for by_design in [true, false] {
+        steps.select_plan(Some(plan));
+        steps.expect_smaller(by_design);
+        let root = open(&steps, None);
+        assert_eq!((ask_for(&steps, 100).unwrap(), ask(&steps)), (256, 512));
+        close(&steps, root).unwrap();
+        let Deviations { smaller, smaller_by_design, .. } = deviations(&steps, plan);
+        assert_eq!((smaller, smaller_by_design), (u64::from(!by_design), 1));
+        assert_eq!(deviations(&steps, plan).unplanned(), smaller);
+        assert_eq!(steps.plan_deviation_sites(plan).len() as u64, smaller);
+    }
+}

@@ -6,8 +6,8 @@ use arena_scope::device::Deferred;
 use arena_scope::errors::DeviceErrorKind;
 use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, Device, Error, ErrorKind, Persistent, Reset, Scope, ScopeOptions, StepGraph,
-    StepKey,
+    Alignment, Arena, ByteSize, Device, Error, ErrorKind, Persistent, Reset, Scope, ScopeOptions,
+    StepGraph, StepKey,
 };
 
 use super::{SEEDS, arena, side_stream};
@@ -74,6 +74,25 @@ fn assert_stale(outcome: Result<(), Error>, why: &str) {
     let error = outcome.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::StaleGraph { .. }), "{error}");
     assert!(error.to_string().contains(why), "{error}");
+}
+
+#[test]
+fn a_graph_is_not_stale_after_steps_of_so_many_kinds_that_others_are_forgotten() {
+    let builder = Arena::builder(Deferred::new(0)).capacity(ByteSize::kib(64));
+    let arena = builder.step_memory(ByteSize::kib(8)).build().unwrap();
+    let source = arena.persistent_from(&[3_u8; 64]).unwrap();
+    let out = arena.persistent_from(&[0_u8; 64]).unwrap();
+    let mut training = Loop { source, out, arena };
+    training.run().unwrap();
+    let graph = training.capture().unwrap();
+    for _ in 0..2 {
+        for other in 1..=100 {
+            training.arena.scope_with(TRAIN.variant(other), |_| arena_scope::Ok(())).unwrap();
+        }
+        assert_eq!(training.replayed(&graph, 7).unwrap(), [7; 64]);
+        training.run().unwrap();
+    }
+    assert!(training.arena.step_memory_bytes() <= 8 << 10);
 }
 
 #[test]

@@ -105,6 +105,11 @@ fn a_panic_in_the_heap_counter_of_an_observer_leaves_nothing(
 struct Panicking;
 
 impl Planner for Panicking {
+    fn plan_for(&mut self, _key: StepKey) -> Option<SlotTable> {
+        callback("plan_for");
+        None
+    }
+
     fn recorded(&mut self, _key: StepKey, _log: &StepLog) -> bool {
         callback("recorded");
         true
@@ -118,7 +123,7 @@ impl Planner for Panicking {
 
 #[rstest]
 fn a_panic_in_a_planner_leaves_nothing(
-    #[values("recorded", "ready")] name: &'static str,
+    #[values("plan_for", "recorded", "ready")] name: &'static str,
     #[values(Reset::Keep, Reset::Zero)] reset: Reset,
 ) {
     let mut training = Loop::new(0, Way::Bump, reset);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use arena_scope::cuda::Blas;
 use arena_scope::cudarc::driver::DeviceSlice;
-use arena_scope::{Cuda, Device, Persistent, Pod, View, ViewMut};
+use arena_scope::{Cuda, Persistent, Pod, View, ViewMut};
 
 use super::error::CudaError;
 use super::kernels::Kernels;

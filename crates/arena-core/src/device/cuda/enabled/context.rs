@@ -12,7 +12,15 @@ pub(crate) fn with_current<R>(
     context: &CudaContext,
     body: impl FnOnce() -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let (previous, own) = (current()?, context.cu_ctx());
+    with_handle_current(context.cu_ctx(), body)
+}
+
+/// [`with_current`] for a context of which only the handle is known; the driver refuses one that is gone.
+pub(super) fn with_handle_current<R>(
+    own: sys::CUcontext,
+    body: impl FnOnce() -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let previous = current()?;
     if previous == own {
         return body();
     }
@@ -25,7 +33,8 @@ pub(crate) fn with_current<R>(
     result
 }
 
-fn current() -> Result<sys::CUcontext, Failure> {
+/// The context that is current on this thread, or null.
+pub(super) fn current() -> Result<sys::CUcontext, Failure> {
     let mut current = ptr::null_mut();
     // SAFETY: the handle goes into a live variable. The library is there: who calls this has
     // a `CudaContext`, or is about to make one after `presence` has found the library.

@@ -3,15 +3,19 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use super::code::{Failure, done};
 use super::context::{Restore, with_current};
+use super::contexts;
 use super::event::Event;
+use super::peers::Peers;
 use super::presence;
 use super::ranges::Ranges;
+use super::staging::{Staged, Staging};
 use crate::bytes::Alignment;
 use crate::device::{Device, DeviceMemory, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
@@ -46,20 +50,30 @@ pub struct Cuda {
     /// The error that broke the device.
     lost: OnceLock<DeviceError>,
     ranges: Option<Ranges>,
-    /// Read by calls that must not be captured, written by who begins a capture.
-    capturing: RwLock<()>,
+    /// Read by calls that must not be captured, written by who begins a capture, with the thread that does.
+    capturing: RwLock<Option<ThreadId>>,
+    /// Contexts of other devices that may be reading the arena's memory.
+    peers: Peers,
+    /// Where uploads from pageable memory lie on their way; made by the first of them.
+    staging: Mutex<Option<Staging>>,
     /// Last, to act when the fields above are gone.
     restore: Restore,
 }
 
 impl Cuda {
-    /// The device with this number, in its primary context, with a new stream.
+    /// The device with this number, in its primary context, with a new stream. For a program that does not use
+    /// CUDA by itself: one that has a context passes it to [`in_context`](Self::in_context), or a stream to
+    /// [`on`](Self::on). All devices of this call with one number share one context object.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Device`](crate::ErrorKind::Device) with [`DeviceErrorKind::Unavailable`] when there
-    /// is no driver, no such device, or only an older driver; or the driver's refusal. The error says which.
-    /// It never panics.
+    /// is no driver, no such device, or only an older driver; with [`DeviceErrorKind::Refused`] when the program
+    /// uses the primary context already, or the driver refuses. The error says which. It never panics.
+    ///
+    /// A context that the program makes *after* this call cannot be noticed. Two context objects of cudarc do not
+    /// wait for each other's work, so a copy on a stream of the one may come too late for the other. Take
+    /// [`context`](Self::context) instead.
     pub fn new(ordinal: usize) -> Result<Self, Error> {
         let name = format!("cuda:{ordinal}");
         let count = presence::device_count(&name)?;
@@ -73,15 +87,25 @@ impl Cuda {
             .into());
         }
         let _restore = Restore::remember();
-        let refused = |call, code| Failure::Driver { call, code }.on(&name);
-        let context = CudaContext::new(ordinal)
-            .map_err(|error| refused("cuDevicePrimaryCtxRetain", error.0))?;
-        let stream = context.new_stream().map_err(|error| refused("cuStreamCreate", error.0))?;
+        Self::in_context(&contexts::shared(ordinal, &name)?)
+    }
+
+    /// The device of a context that the program has, with a new stream of it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn in_context(context: &Arc<CudaContext>) -> Result<Self, Error> {
+        let _restore = Restore::remember();
+        let stream = context.new_stream().map_err(|error| {
+            let name = format!("cuda:{}", context.ordinal());
+            Failure::Driver { call: "cuStreamCreate", code: error.0 }.on(&name)
+        })?;
         Self::on(stream)
     }
 
-    /// The device of an existing stream, to which the arena then belongs. The null stream is accepted, but no
-    /// graph can be captured on it.
+    /// The device of a stream that the program has, to which the arena then belongs. What the program queues on it
+    /// is ordered with the arena's work. The null stream is accepted, but no graph can be captured on it.
     ///
     /// # Errors
     ///
@@ -97,8 +121,9 @@ impl Cuda {
             .into());
         }
         let (streams, lost) = (Mutex::new(Vec::new()), OnceLock::new());
-        let (ranges, capturing, restore) = (None, RwLock::new(()), Restore::nothing());
-        Ok(Self { stream, name, streams, lost, ranges, capturing, restore })
+        let (ranges, capturing, restore) = (None, RwLock::new(None), Restore::nothing());
+        let (peers, staging) = (Peers::default(), Mutex::new(None));
+        Ok(Self { stream, name, streams, lost, ranges, capturing, peers, staging, restore })
     }
 
     /// The same device, but each scope is shown to profilers as an NVTX range with the scope's name, on the
@@ -126,6 +151,13 @@ impl Cuda {
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         self.stream.context()
+    }
+
+    /// The arena's stream, for calls and launches of the program's own. It is
+    /// [`Device::stream`], for programs that do not import the trait.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
     }
 
     /// A new stream of this device, which waits for no other stream. Declare it to the scope or to the buffers
@@ -195,7 +227,7 @@ impl Cuda {
     pub(crate) fn not_in_capture(
         &self,
         call: &'static str,
-    ) -> Result<RwLockReadGuard<'_, ()>, Failure> {
+    ) -> Result<RwLockReadGuard<'_, Option<ThreadId>>, Failure> {
         let held = self.capturing.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream is alive, and the status goes into a live variable.
@@ -207,10 +239,41 @@ impl Cuda {
         }
     }
 
-    /// Held while a capture begins: no thread is between [`not_in_capture`](Self::not_in_capture) and the end
-    /// of its call.
-    pub(crate) fn no_call_is_under_way(&self) -> RwLockWriteGuard<'_, ()> {
+    /// [`not_in_capture`](Self::not_in_capture) for a call that queues nothing on the arena's stream: it may also come
+    /// from another thread than the one that captures, because captures of this device are thread-local.
+    pub(crate) fn not_captured_here(
+        &self,
+        call: &'static str,
+    ) -> Result<RwLockReadGuard<'_, Option<ThreadId>>, Failure> {
+        let held = self.capturing.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if held.is_some_and(|thread| thread != std::thread::current().id()) {
+            return Ok(held);
+        }
+        drop(held);
+        self.not_in_capture(call)
+    }
+
+    /// Held while a capture begins, with the thread that captures from then on: no thread is between
+    /// [`not_in_capture`](Self::not_in_capture) and the end of its call.
+    pub(crate) fn no_call_is_under_way(&self) -> RwLockWriteGuard<'_, Option<ThreadId>> {
         self.capturing.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Queues a copy from the host on the arena's stream.
+    ///
+    /// # Safety
+    ///
+    /// `to_address` is that of `len` bytes of the region; `from` is readable for as many until the copy has ended.
+    unsafe fn queue_copy_in(
+        &self,
+        to_address: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), Failure> {
+        let stream = self.stream.cu_stream();
+        // SAFETY: by what the caller promises; the stream is alive.
+        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to_address, from.cast(), len, stream) };
+        done("cuMemcpyHtoDAsync", code)
     }
 
     /// Waits for the arena's stream on behalf of host memory that is only borrowed, and that a queued copy
@@ -228,6 +291,18 @@ impl Cuda {
         last.and(first)
     }
 
+    /// A stream to declare for the work of another context, if that is current: a copy to another device is being
+    /// queued then. Whoever waits for this stream waits for that context.
+    pub(crate) fn stream_for_peers(&self) -> Result<Option<Arc<CudaStream>>, DeviceError> {
+        // Not in `call`, which makes the own context current.
+        self.peers.note(&self.stream).map_err(|failure| failure.on(&self.name))
+    }
+
+    /// Waits for the contexts that [`stream_for_peers`](Self::stream_for_peers) noted.
+    fn wait_for_peers(&self, stream: &CudaStream) -> Result<(), Failure> {
+        if *stream == *self.stream { Ok(()) } else { self.peers.wait() }
+    }
+
     /// Makes a stream, of this context or another one, wait for what is queued on the arena's stream;
     /// on the host if the device cannot.
     pub(crate) fn order_before(&self, stream: &CudaStream) -> Result<(), DeviceError> {
@@ -242,6 +317,16 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
+        let staging = self.staging.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(staging) = staging.take() {
+            let waited = self.call_even_if_lost(|| match synchronise(&self.stream) {
+                Err(failure) if !failure.runs_nothing_more() => Err(failure),
+                _ => Ok(()),
+            });
+            if waited.is_err() {
+                staging.leak();
+            }
+        }
         self.restore = Restore::remember();
     }
 }
@@ -389,23 +474,40 @@ unsafe impl Device for Cuda {
         })
     }
 
-    /// From pageable memory an asynchronous copy returns once its source has been copied to staging
-    /// memory (CUDA driver API, "API synchronization behavior", asynchronous memcpy). From pinned memory
-    /// it may be read later, so that is waited for, also when the call that queues it fails: it may report an
-    /// earlier error. To overlap such a copy use cudarc's calls on
-    /// the buffer, which keep a pinned source busy with an event.
+    /// Pageable memory is copied into page-locked memory of the device's own first, so the call waits for the stream
+    /// only after some MiB that are still on their way. Page-locked memory of the caller is read when the copy runs,
+    /// so that is waited for, also when the call that queues it fails: it may report an earlier error. To overlap such
+    /// a copy use cudarc's calls on the buffer, which keep a pinned source busy with an event.
     unsafe fn copy_in(&self, to_address: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.call(|| {
             let _held = self.not_in_capture("cuMemcpyHtoDAsync")?;
-            let pinned = is_pinned(from)?;
-            let (source, stream) = (from.as_ptr().cast::<c_void>(), self.stream.cu_stream());
-            // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is
-            // borrowed until it was read: by the call if pageable, until the wait below if pinned. Nothing
-            // unwinds in between.
-            let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to_address, source, from.len(), stream) };
-            let queued = done("cuMemcpyHtoDAsync", code);
-            let landed = if pinned { self.wait_for_borrowed() } else { Ok(()) };
-            queued.and(landed)
+            let mut staging = self.staging.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let is_pageable = !is_pinned(from)?;
+            if staging.is_none() && is_pageable {
+                // Without page-locked memory the copy is waited for instead.
+                *staging = Staging::new(self.context()).ok();
+            }
+            match &mut *staging {
+                Some(staging) if is_pageable => {
+                    let (mut to_address, mut from) = (to_address, from);
+                    while !from.is_empty() {
+                        let Staged { from: staged, len } = staging.take(from, &self.stream)?;
+                        // SAFETY: the caller gives a range of the region with as many bytes as `from` had, of which
+                        // those that were taken come next. They stay where they are until the copy has ended.
+                        unsafe { self.queue_copy_in(to_address, staged, len) }?;
+                        to_address += len as u64;
+                        from = &from[len..];
+                    }
+                    Ok(())
+                }
+                _ => {
+                    // SAFETY: the caller gives a range of the region with as many bytes as `from`, which is borrowed
+                    // until the wait below. Nothing unwinds in between.
+                    let queued =
+                        unsafe { self.queue_copy_in(to_address, from.as_ptr(), from.len()) };
+                    queued.and(self.wait_for_borrowed())
+                }
+            }
         })
     }
 
@@ -421,6 +523,7 @@ unsafe impl Device for Cuda {
         })
     }
 
+    /// The driver learns from the addresses on which devices the two ends lie, so they may be two.
     unsafe fn copy_within(
         &self,
         to_address: u64,
@@ -428,12 +531,10 @@ unsafe impl Device for Cuda {
         bytes: u64,
     ) -> Result<(), DeviceError> {
         self.call(|| {
-            let stream = self.stream.cu_stream();
-            // SAFETY: the caller gives two ranges of regions of this device that do not overlap.
-            let code = unsafe {
-                sys::cuMemcpyDtoDAsync_v2(to_address, from_address, length(bytes), stream)
-            };
-            done("cuMemcpyDtoDAsync", code)
+            let (bytes, stream) = (length(bytes), self.stream.cu_stream());
+            // SAFETY: the caller gives two ranges of regions of such devices that do not overlap.
+            let code = unsafe { sys::cuMemcpyAsync(to_address, from_address, bytes, stream) };
+            done("cuMemcpyAsync", code)
         })
     }
 
@@ -445,8 +546,9 @@ unsafe impl Device for Cuda {
         &self.stream
     }
 
+    /// A stream of another device or context as well: events order them too.
     fn owns_stream(&self, stream: &Arc<CudaStream>) -> bool {
-        stream.context() == self.context() && !is_per_thread(stream)
+        !is_per_thread(stream)
     }
 
     fn health(&self) -> Result<(), DeviceError> {
@@ -471,18 +573,32 @@ unsafe impl Device for Cuda {
         self.call(|| Event::new(self.context()))
     }
 
+    /// An event is recorded on streams of its own context only. So for a stream of another one, one of that
+    /// context is recorded there, the arena's stream waits for it, and `event` is recorded behind that.
     fn record(&self, event: &Event, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
-        self.call(|| record(event, stream))
+        self.call(|| {
+            if stream.context() != self.context() {
+                let there = with_current(stream.context(), || {
+                    let there = Event::new(stream.context())?;
+                    record(&there, stream).map(|()| there)
+                })?;
+                wait(&self.stream, &there)?;
+                return record(event, &self.stream);
+            }
+            self.wait_for_peers(stream)?;
+            record(event, stream)
+        })
     }
 
     fn wait(&self, stream: &Arc<CudaStream>, event: &Event) -> Result<(), DeviceError> {
-        self.call(|| wait(stream, event))
+        self.call(|| with_current(stream.context(), || wait(stream, event)))
     }
 
     fn synchronise_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
         self.call(|| {
             let _held = self.not_in_capture("cuStreamSynchronize")?;
-            synchronise(stream)
+            self.wait_for_peers(stream)?;
+            with_current(stream.context(), || synchronise(stream))
         })
     }
 }

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, sys};
 use super::Cuda;
 use super::code::{Failure, done};
 use super::context::with_current;
-use crate::device::{Captures, Device};
+use crate::device::Captures;
 use crate::error::DeviceError;
 
 /// A graph that can be launched. The driver takes no two calls on it at a time, so it is not `Sync`,
@@ -71,14 +71,17 @@ unsafe impl Captures for Cuda {
     fn begin_capture(&self) -> Result<(), DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.call(|| {
-            let _alone = self.no_call_is_under_way();
+            let mut capturing = self.no_call_is_under_way();
             // SAFETY: the stream is alive.
             let code = unsafe { sys::cuStreamBeginCapture_v2(self.stream().cu_stream(), mode) };
-            done("cuStreamBeginCapture", code)
+            done("cuStreamBeginCapture", code)?;
+            *capturing = Some(std::thread::current().id());
+            Ok(())
         })
     }
 
     fn end_capture(&self) -> Result<Graph, DeviceError> {
+        *self.no_call_is_under_way() = None;
         self.call(|| {
             let executable = Template::end(self.stream().cu_stream())?.instantiate()?;
             Ok(Graph { executable, context: Arc::clone(self.context()) })
@@ -86,6 +89,7 @@ unsafe impl Captures for Cuda {
     }
 
     fn abandon_capture(&self) {
+        *self.no_call_is_under_way() = None;
         // Twice, for the first may fail before it comes to end anything.
         for _ in 0..2 {
             let ended =

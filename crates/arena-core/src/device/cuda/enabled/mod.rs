@@ -2,12 +2,15 @@
 
 pub(crate) mod code;
 pub(crate) mod context;
+mod contexts;
 pub(crate) mod device;
 pub(crate) mod event;
 mod graph;
+mod peers;
 pub(crate) mod pinned;
 mod presence;
 mod ranges;
+mod staging;
 
 pub use device::Cuda;
 pub use event::Event;
