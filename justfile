@@ -65,9 +65,17 @@ rehearse:
 mutants *ARGUMENTS:
     scripts/mutants.py {{ARGUMENTS}}
 
-# What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every version of the bindings on the stand-in
-full INSTANCES: mutants san (instances INSTANCES)
-    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features $version --test '*' -- cuda || exit 1; done
+# The kernel and training tests on the stand-in as every device with every driver
+devices *ARGUMENTS:
+    scripts/devices.sh {{ARGUMENTS}}
+
+# cudarc's own unit tests on the stand-in
+cudarc:
+    scripts/cudarc_tests.sh
+
+# What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every device and every version of the bindings on the stand-in, cudarc's own tests
+full INSTANCES: mutants san (instances INSTANCES) kernels devices cudarc
+    for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do case $version in cuda-13*) driver=13.0;; *) driver=12.9;; esac; CUDA_STANDIN=driver=$driver cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
 ci:

@@ -8,6 +8,9 @@ once in a copy of the tree, under target/mutants, and switched on by an environm
 A table is about the crate of its name, whose own tests must notice. It may name another `crate`, the crates whose
 `tests` are run, the `features` that they are built with, and a `filter`: which of their tests.
 
+In CUDA C++, MUTANT becomes a macro that the kernels are compiled with. NVRTC has to be where scripts/kernels.sh
+installs it.
+
 The exit code is 1 when a fault survives, when an old text is not found once, or when tests fail without any.
 """
 
@@ -50,6 +53,14 @@ pub(crate) mod mutants {
 """
 
 
+# The same for kernels: an option for their compiler.
+KERNEL_COMPILER = "src/backend/cuda/compile.rs"
+KERNEL_OPTIONS = '"--std=c++17"'
+KERNEL_SWITCH = """
+        &format!("--define-macro=MUTANT={}", std::env::var("MUTANT").ok()
+            .and_then(|on| on.strip_prefix("TABLE ")?.parse::<u32>().ok()).unwrap_or(0))"""
+
+
 def load(name):
     table = tomllib.loads((TABLES / f"{name}.toml").read_text())
     return {"name": name, "crate": name, "tests": [table.get("crate", name)], "features": [], "filter": []} | table
@@ -80,6 +91,14 @@ def write_tree(contents):
 def apply(table, contents):
     """Puts all faults of a table into its crate's files; gives the number of those whose text is not there once."""
     lost, crate = 0, table["crate"]
+    if any(mutant["file"].endswith(".cu") for mutant in table["mutant"]):
+        name = f"crates/{crate}/{KERNEL_COMPILER}"
+        text = contents.get(name, b"").decode()
+        if text.count(KERNEL_OPTIONS) != 1:
+            print(f"{table['name']}: the options of the kernels' compiler are not in {name}")
+            return 1
+        switch = f"{KERNEL_OPTIONS}, {KERNEL_SWITCH.replace('TABLE', table['name'])}"
+        contents[name] = text.replace(KERNEL_OPTIONS, switch).encode()
     for number, mutant in enumerate(table["mutant"], 1):
         name = f"crates/{crate}/{mutant['file']}"
         text = contents.get(name, b"").decode()
@@ -87,8 +106,10 @@ def apply(table, contents):
             print(f"{table['name']} {number}: found {text.count(mutant['old'])} times in {name}: {mutant['breaks']}")
             lost += 1
             continue
-        new = mutant["new"].replace("MUTANT", f'crate::mutants::is_on("{table["name"]}", {number})')
-        contents[name] = text.replace(mutant["old"], new).encode()
+        on = f'crate::mutants::is_on("{table["name"]}", {number})'
+        if name.endswith(".cu"):
+            on = f"MUTANT == {number}"
+        contents[name] = text.replace(mutant["old"], mutant["new"].replace("MUTANT", on)).encode()
     return lost
 
 
@@ -118,11 +139,13 @@ def build(crates, features):
 
 def run(table, crate, program, number):
     """Whether a crate's test program passes with a fault on, and its seconds."""
+    nvrtc = [str(path) for path in ROOT.glob(".venv/lib/python*/site-packages/nvidia/cuda_nvrtc/lib")]
     # The same random programs each time, so that a fault noticed once is noticed always.
     environment = os.environ | {
         "PROPTEST_RNG_SEED": "1",
         "MUTANT": f"{table['name']} {number}",
         "CARGO_MANIFEST_DIR": str(TREE / "crates" / crate),
+        "LD_LIBRARY_PATH": ":".join([*nvrtc, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
         "PROPTEST_MAX_SHRINK_ITERS": "0",
         "RUST_BACKTRACE": "0",

@@ -22,6 +22,9 @@ struct Doors {
     submit: Symbol<Submit>,
     allocate: Symbol<extern "C" fn(*mut u64, usize) -> u32>,
     release: Symbol<extern "C" fn(u64) -> u32>,
+    synchronize: Symbol<extern "C" fn(u64) -> u32>,
+    rounding: Symbol<extern "C" fn() -> u64>,
+    known: Symbol<extern "C" fn(u64) -> u32>,
     _library: Library,
 }
 
@@ -45,7 +48,24 @@ fn open() -> Option<Doors> {
     let allocate = unsafe { library.get("cuMemAlloc_v2") }.ok()?;
     // SAFETY: as above.
     let release = unsafe { library.get("cuMemFree_v2") }.ok()?;
-    Some(Doors { call, handle, stream, submit, allocate, release, _library: library })
+    // SAFETY: as above.
+    let synchronize = unsafe { library.get("cuStreamSynchronize") }.ok()?;
+    // SAFETY: `cuda-standin` exports the symbol with this signature.
+    let rounding = unsafe { library.get("standin_rounding") }.ok()?;
+    // SAFETY: as above.
+    let known = unsafe { library.get("standin_library_knows") }.ok()?;
+    Some(Doors {
+        call,
+        handle,
+        stream,
+        submit,
+        allocate,
+        release,
+        synchronize,
+        rounding,
+        known,
+        _library: library,
+    })
 }
 
 /// Counts a call. Gives what a test wants it to fail with, and then whether a sound context is current.
@@ -87,6 +107,21 @@ pub(crate) fn allocate(bytes: u64) -> Result<u64, Status> {
 /// Gives it back.
 pub(crate) fn release(address: u64) -> Outcome {
     if (doors()?.release)(address) == 0 { Ok(()) } else { Err(Status::EXECUTION_FAILED) }
+}
+
+/// Waits for a stream.
+pub(crate) fn synchronize(stream: u64) -> Outcome {
+    if (doors()?.synchronize)(stream) == 0 { Ok(()) } else { Err(Status::EXECUTION_FAILED) }
+}
+
+/// Which device's arithmetic is asked for; 0 for exact sums.
+pub(crate) fn rounding() -> Result<u64, Status> {
+    Ok((doors()?.rounding)())
+}
+
+/// Whether the driver knows the memory at an address.
+pub(crate) fn is_known(address: u64) -> Result<bool, Status> {
+    Ok((doors()?.known)(address) != 0)
 }
 
 /// Queues work on a stream. `ranges` are the device addresses and bytes that it touches; they are checked when its

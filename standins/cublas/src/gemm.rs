@@ -1,8 +1,9 @@
 //! Matrix products: `C = alpha * op(A) * op(B) + beta * C`, column-major, one or a batch.
 
-use crate::driver::{framed, submit};
+use crate::driver::{framed, rounding, submit};
 use crate::handle::{settings, workspace};
 use crate::matrix::{Element, Matrix, Scalar};
+use crate::rounding::Summation;
 use crate::status::{Outcome, Status};
 use std::ffi::{c_int, c_longlong};
 
@@ -14,22 +15,27 @@ const SCRATCH_BYTES: u64 = 256;
 
 /// An operand of a product: address, type, leading dimension, stride between the matrices of a batch.
 #[derive(Clone, Copy)]
-struct Operand(u64, Element, c_int, c_longlong);
+pub(crate) struct Operand(
+    pub(crate) u64,
+    pub(crate) Element,
+    pub(crate) c_int,
+    pub(crate) c_longlong,
+);
 
 /// A product as the interface asks for it.
-struct Request {
-    name: &'static str,
-    handle: u64,
-    operations: [u32; 2],
+pub(crate) struct Request {
+    pub(crate) name: &'static str,
+    pub(crate) handle: u64,
+    pub(crate) operations: [u32; 2],
     /// m, n, k.
-    shape: [c_int; 3],
-    alpha: u64,
-    beta: u64,
-    scalar: Element,
-    a: Operand,
-    b: Operand,
-    c: Operand,
-    batch: c_int,
+    pub(crate) shape: [c_int; 3],
+    pub(crate) alpha: u64,
+    pub(crate) beta: u64,
+    pub(crate) scalar: Element,
+    pub(crate) a: Operand,
+    pub(crate) b: Operand,
+    pub(crate) c: Operand,
+    pub(crate) batch: c_int,
 }
 
 /// Whether an operation transposes.
@@ -48,7 +54,8 @@ fn stored(operand: Operand, transposed: bool, rows: u64, cols: u64) -> Result<Ma
     Ok(Matrix { stride, ..Matrix::new(base, element, rows, cols, leading)? })
 }
 
-fn product(request: Request) -> Outcome {
+/// Queues a product.
+pub(crate) fn product(request: Request) -> Outcome {
     let settings = settings(request.handle)?;
     let [ta, tb] = [transposes(request.operations[0])?, transposes(request.operations[1])?];
     let mut sizes = [0u64; 3];
@@ -76,6 +83,7 @@ fn product(request: Request) -> Outcome {
         .chain(beta.range())
         .filter(|range| range[1] > 0)
         .collect();
+    let summation = Summation::new(rounding()?, request.scalar, sizes);
     let work = move || {
         let (alpha, beta) = (alpha.value(), beta.value());
         let [scratch, bytes] = workspace;
@@ -83,17 +91,14 @@ fn product(request: Request) -> Outcome {
             Element::F16.write(at, SCRATCH);
         }
         for i in 0..batch {
-            multiply(&a, ta, &b, tb, &c, k, i, alpha, beta);
+            multiply(&a, ta, &b, tb, &c, k, i, alpha, beta, summation);
         }
     };
     submit(settings.stream, request.name, &ranges, Box::new(work))
 }
 
 /// One product of a batch. A `beta` of zero never reads C, whatever it holds; an `alpha` of zero reads neither A nor B.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "three matrices, two scalars and what to do with them"
-)]
+#[expect(clippy::too_many_arguments, reason = "three matrices, two scalars and how to join them")]
 fn multiply(
     a: &Matrix,
     ta: bool,
@@ -104,6 +109,7 @@ fn multiply(
     batch: i64,
     alpha: f64,
     beta: f64,
+    summation: Summation,
 ) {
     // The panel of A that all columns use, and one column of B, as doubles.
     let left = |row: u64, i: u64| if ta { a.at(batch, i, row) } else { a.at(batch, row, i) };
@@ -117,7 +123,7 @@ fn multiply(
         let column: Vec<f64> = (0..k).map(|i| b.element.read(right(i, col))).collect();
         for row in 0..c.rows {
             let of_a = &rows[(row * k) as usize..][..k as usize];
-            let sum: f64 = of_a.iter().zip(&column).map(|(x, y)| x * y).sum();
+            let sum = summation.dot(of_a.iter().copied(), column.iter().copied());
             let at = c.at(batch, row, col);
             let old = if beta == 0.0 { 0.0 } else { beta * c.element.read(at) };
             c.element.write(at, alpha * sum + old);
@@ -126,7 +132,7 @@ fn multiply(
 }
 
 /// The type of the scalars for a compute type; accumulation is in `f64` in any case.
-fn scalar_of(compute: u32) -> Result<Element, Status> {
+pub(crate) fn scalar_of(compute: u32) -> Result<Element, Status> {
     match compute {
         64 | 65 => Ok(Element::F16),
         68 | 69 | 74 | 75 | 77 => Ok(Element::F32),

@@ -3,11 +3,14 @@
 //! It runs on the stand-in for the driver (`cuda-standin`), which has to be opened first with its symbols visible:
 //! `cuda_standin::Standin::load` opens both. Each product is queued on the handle's stream, in order and range-checked
 //! like a kernel, and shares no code with any host backend: plain loops over column-major matrices that add up in `f64`
-//! and round once. Workspaces are kept and checked for alignment, but never used.
+//! and round once, or, where a test asks for it, as another device would add up. Workspaces are kept and checked for
+//! alignment; a product leaves rubbish in their beginning.
 
 mod driver;
 mod gemm;
+mod grouped;
 mod handle;
 mod level1;
 mod matrix;
+mod rounding;
 mod status;

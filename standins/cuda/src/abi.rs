@@ -21,11 +21,13 @@ codes! {
     NOT_INITIALIZED = 3,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
     UNSUPPORTED_LIMIT = 215,
     PEER_ACCESS_UNSUPPORTED = 217,
     INVALID_PTX = 218,
+    UNSUPPORTED_PTX_VERSION = 222,
     FILE_NOT_FOUND = 301,
     OPERATING_SYSTEM = 304,
     INVALID_HANDLE = 400,
@@ -154,6 +156,11 @@ impl<T: Copy> In<T> {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
+    /// A text behind a pointer whose caller says that it is one.
+    pub(crate) fn new(start: In<u8>) -> Self {
+        Self(start.0.cast())
+    }
+
     /// The text's bytes; a null pointer is `CUDA_ERROR_INVALID_VALUE`.
     pub(crate) fn bytes(&self) -> CuResult<&[u8]> {
         if self.0.is_null() {

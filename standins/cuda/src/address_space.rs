@@ -1,4 +1,4 @@
-//! Address ranges taken from the operating system, never handed out twice.
+//! Address ranges taken from the operating system, handed out once unless they are given back.
 //!
 //! Each range is reserved without access and committed piece by piece. A released piece loses its pages and its
 //! access, so a stale address can neither alias a newer allocation nor be read by accident.
@@ -18,6 +18,8 @@ const RESERVE_BYTES: u64 = 1 << 38;
 pub(crate) struct AddressSpace {
     next: Address,
     end: Address,
+    /// Ranges that were given back: start and bytes, the newest last.
+    released: Vec<(Address, u64)>,
 }
 
 impl AddressSpace {
@@ -25,7 +27,15 @@ impl AddressSpace {
     /// least one page unused behind them.
     pub(crate) fn carve(&mut self, len: u64, align: u64) -> CuResult<Address> {
         let align = align.max(PAGE_BYTES);
-        let taken = len.checked_add(2 * PAGE_BYTES).ok_or(Code::OUT_OF_MEMORY)? & !(PAGE_BYTES - 1);
+        let taken = with_gap(len).ok_or(Code::OUT_OF_MEMORY)?;
+        let fits = |(start, room): &(Address, u64)| *room >= taken && start.is_multiple_of(align);
+        if let Some(at) = self.released.iter().rposition(fits) {
+            let (start, room) = self.released.remove(at);
+            if room > taken {
+                self.released.push((start + taken, room - taken));
+            }
+            return Ok(start);
+        }
         if taken + align > RESERVE_BYTES {
             return Err(Code::OUT_OF_MEMORY);
         }
@@ -37,6 +47,21 @@ impl AddressSpace {
         self.next = start + taken;
         Ok(start)
     }
+
+    /// Takes back a range that `carve` gave out for `len` bytes, to give it out again.
+    pub(crate) fn give_back(&mut self, start: Address, len: u64) {
+        self.released.extend(with_gap(len).map(|taken| (start, taken)));
+    }
+
+    /// What was given back is never given out again.
+    pub(crate) fn forget_released(&mut self) {
+        self.released.clear();
+    }
+}
+
+/// Bytes rounded up to pages, and at least one page more.
+fn with_gap(len: u64) -> Option<u64> {
+    Some(len.checked_add(2 * PAGE_BYTES)? & !(PAGE_BYTES - 1))
 }
 
 fn os_error(_: rustix::io::Errno) -> Code {

@@ -150,7 +150,14 @@ impl Driver {
             self.unload_module(module)?;
         }
         let owned = |kind: Kind| {
-            matches!(kind, Kind::Plain | Kind::Pooled(_) | Kind::Pinned { .. } | Kind::Registered)
+            matches!(
+                kind,
+                Kind::Plain
+                    | Kind::Pooled(_)
+                    | Kind::Managed { .. }
+                    | Kind::Pinned { .. }
+                    | Kind::Registered
+            )
         };
         let blocks: Vec<_> = self
             .memory

@@ -37,8 +37,32 @@ pub enum LoadError {
 pub enum Mode {
     /// At the call that queues them: what a program sees on an infinitely fast device.
     Eager,
-    /// Only when something waits, in an order drawn from the seed. The default.
+    /// Only when something waits or asks, in an order drawn from the seed. The default.
     Deferred,
+    /// Only when something waits: what a program sees on an infinitely slow device. Asking in a loop goes on for ever.
+    Endless,
+    /// Also between any two calls: how much gets done is drawn from the seed.
+    Drawn,
+}
+
+/// In which order the threads of a kernel run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// Blocks, warps and lanes in an order that each launch draws from the seed, several blocks side by side. The
+    /// default.
+    Drawn,
+    /// One after another, which hides missing barriers and sums without an order.
+    ByNumber,
+}
+
+/// Which addresses new memory gets. All begin on a multiple of 256 bytes and of no more, as drivers promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Such as nothing had before, so that every use of released memory is found out. The default.
+    Fresh,
+    /// Those that were released last, as soon as they are, as drivers do. Finds programs that tell memory by its
+    /// address; a use of released memory passes for one of the new memory.
+    Reused,
 }
 
 macro_rules! functions {
@@ -62,6 +86,10 @@ functions! {
     reset: "standin_reset", extern "C" fn(u64);
     set_seed: "standin_set_seed", extern "C" fn(u64) -> u32;
     set_mode: "standin_set_mode", extern "C" fn(u32);
+    set_draws_threads: "standin_set_draws_threads", extern "C" fn(u32);
+    set_reuses_addresses: "standin_set_reuses_addresses", extern "C" fn(u32);
+    set_rounding: "standin_set_rounding", extern "C" fn(u64);
+    set_driver_version: "standin_set_driver_version", extern "C" fn(i32) -> u32;
     set_devices: "standin_set_devices", extern "C" fn(u32) -> u32;
     set_memory: "standin_set_memory", extern "C" fn(u64, u64);
     set_capability: "standin_set_capability", extern "C" fn(i32, i32);
@@ -153,7 +181,8 @@ impl Standin {
     }
 
     /// Forgets everything: contexts, memory, counts, planned failures and settings. One device with 8 GiB of compute
-    /// capability 9.0 remains, with deferred streams whose order is drawn from `seed`. Old handles stay invalid.
+    /// capability 9.0 remains, with a driver for CUDA 12.9 and deferred streams whose order is drawn from `seed`; the
+    /// environment variable `CUDA_STANDIN` may ask for others. Old handles stay invalid.
     pub fn reset(&self, seed: u64) {
         if let Some(functions) = self.functions {
             (functions.reset)(seed);
@@ -169,8 +198,42 @@ impl Standin {
     /// Chooses when operations run. Going eager runs what is queued.
     pub fn set_mode(&self, mode: Mode) {
         if let Some(functions) = self.functions {
-            (functions.set_mode)(u32::from(mode == Mode::Eager));
+            (functions.set_mode)(match mode {
+                Mode::Deferred => 0,
+                Mode::Eager => 1,
+                Mode::Endless => 2,
+                Mode::Drawn => 3,
+            });
         }
+    }
+
+    /// Chooses in which order the threads of a kernel run.
+    #[track_caller]
+    pub fn set_threads(&self, threads: Threads) {
+        (self.must("an order of threads").set_draws_threads)(u32::from(threads == Threads::Drawn));
+    }
+
+    /// Chooses which addresses new memory gets.
+    #[track_caller]
+    pub fn set_addresses(&self, addresses: Addresses) {
+        let reused = u32::from(addresses == Addresses::Reused);
+        (self.must("a choice of addresses").set_reuses_addresses)(reused);
+    }
+
+    /// Makes the devices compute as some other device would: matrix products are added up from other partial sums, and
+    /// approximate functions of `f32` are off by up to two units of the last place. One seed rounds the same each time.
+    /// With 0, the default, both are as exact as they can be.
+    #[track_caller]
+    pub fn set_rounding(&self, seed: u64) {
+        (self.must("another device's arithmetic").set_rounding)(seed);
+    }
+
+    /// Makes the driver one for this version of CUDA, which refuses PTX of a newer one. False for a version that the
+    /// stand-in does not know; it knows 12.0 to 13.1. The default is 12.9.
+    #[track_caller]
+    pub fn set_driver(&self, major: i32, minor: i32) -> bool {
+        let set = &self.must("a driver's version").set_driver_version;
+        set(1000 * major + 10 * minor) == 0
     }
 
     /// Sets the number of devices, 0 to 8. False when a context exists already, or for more. A machine with as many or

@@ -5,6 +5,7 @@ use crate::abi::{Address, Code, CuResult, Handle, In, Out, Text, TextOut};
 use crate::driver::{Driver, lock};
 use crate::leaks::Leaks;
 use crate::schedule::{Mode, Schedule};
+use crate::settings::{MOST_DEVICES, Settings};
 use crate::work::{Fault, LibraryCall, Work};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -39,19 +40,61 @@ extern "C" fn standin_set_seed(seed: u64) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn standin_set_mode(eager: u32) {
+extern "C" fn standin_set_mode(mode: u32) {
     with(|d| {
-        d.schedule.mode = if eager != 0 { Mode::Eager } else { Mode::Deferred };
-        if eager != 0 {
+        d.schedule.mode = match mode {
+            0 => Mode::Deferred,
+            1 => Mode::Eager,
+            2 => Mode::Endless,
+            _ => Mode::Drawn,
+        };
+        if d.schedule.mode == Mode::Eager {
             d.run_until(|_| false);
         }
     });
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn standin_set_draws_threads(draws: u32) {
+    with(|d| d.settings.draws_threads = draws != 0);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_reuses_addresses(reuses: u32) {
+    with(|d| {
+        d.settings.reuses_addresses = reuses != 0;
+        d.memory.reuse_addresses(reuses != 0);
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_rounding(seed: u64) {
+    with(|d| d.settings.rounding = seed);
+}
+
+/// The seed of the device's arithmetic, for another library.
+#[unsafe(no_mangle)]
+extern "C" fn standin_rounding() -> u64 {
+    with(|d| d.settings.rounding)
+}
+
+/// Fails for a driver that the stand-in does not know.
+#[unsafe(no_mangle)]
+extern "C" fn standin_set_driver_version(version: i32) -> u32 {
+    with(|d| {
+        let settings = Settings { driver_version: version, ..d.settings };
+        if settings.instruction_set().is_none() {
+            return Code::INVALID_VALUE.0;
+        }
+        d.settings = settings;
+        0
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn standin_set_devices(count: u32) -> u32 {
     with(|d| {
-        if d.contexts.count(|_| true) > 0 || count > 8 {
+        if d.contexts.count(|_| true) > 0 || count as usize > MOST_DEVICES {
             return Code::ILLEGAL_STATE.0;
         }
         d.set_devices(count as usize);
@@ -175,6 +218,12 @@ extern "C" fn standin_library_handle(change: i64) {
     with(|d| d.library_handles = d.library_handles.saturating_add_signed(change));
 }
 
+/// Whether the driver knows the memory at an address.
+#[unsafe(no_mangle)]
+extern "C" fn standin_library_knows(address: Address) -> u32 {
+    with(|d| u32::from(d.memory.around(address).is_some()))
+}
+
 /// Whether a stream handle is good: 0, or the code of what is wrong with it.
 #[unsafe(no_mangle)]
 extern "C" fn standin_library_stream(stream: Handle) -> u32 {
@@ -204,7 +253,7 @@ extern "C" fn standin_library_submit(
         code((|| {
             call.ranges =
                 ranges.list(count)?.into_iter().map(|[address, len]| (address, len)).collect();
-            let key = d.stream_key(stream)?;
+            let key = d.own_stream_key(stream)?;
             d.enqueue(key, Work::Library(Arc::new(call)), &[]).map(|_| ())
         })())
     })

@@ -4,34 +4,7 @@ use crate::abi::{Code, CuResult, Handle};
 use crate::driver::Driver;
 use crate::memory::Kind;
 use crate::pool::Pool;
-
-/// What a test may set.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) total_bytes: u64,
-    /// Memory that somebody else is said to hold.
-    pub(crate) taken_bytes: u64,
-    pub(crate) capability: (i32, i32),
-    /// Whether stream-ordered allocation is supported.
-    pub(crate) pools: bool,
-    /// Whether `cuMemFree` waits for the device first.
-    pub(crate) free_waits: bool,
-    /// Whether a copy from pageable memory has read it when the call returns.
-    pub(crate) stages_pageable: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            total_bytes: 8 << 30,
-            taken_bytes: 0,
-            capability: (9, 0),
-            pools: true,
-            free_waits: true,
-            stages_pageable: true,
-        }
-    }
-}
+use crate::settings::Settings;
 
 /// One fake device.
 #[derive(Debug)]
@@ -73,7 +46,8 @@ impl Driver {
     /// Free bytes of a device: pools hold what they have reserved, not what is in use.
     pub(crate) fn free_bytes(&self, device: usize) -> u64 {
         let blocks = self.memory.blocks().filter(|block| {
-            block.device == Some(device) && matches!(block.kind, Kind::Plain | Kind::Module)
+            block.device == Some(device)
+                && matches!(block.kind, Kind::Plain | Kind::Managed { .. } | Kind::Module)
         });
         let plain: u64 = blocks.map(|block| block.len).sum();
         let pooled: u64 =
@@ -105,9 +79,9 @@ pub(crate) fn attribute(settings: &Settings, device: usize, attribute: u32) -> C
         12 | 82 => 65536,
         13 => 1_980_000,
         14 => 512,
-        15 | 31 | 41 | 78 | 79 | 80 | 95 | 99 | 102 | 103 => 1,
+        15 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 95 | 99 | 102 | 103 => 1,
         16 => limits::MULTIPROCESSORS,
-        18 | 17 | 20 | 83 | 88 | 89 | 100 | 101 => 0,
+        18 | 17 | 20 | 88 | 100 | 101 => 0,
         19 | 90 | 91 | 92 | 93 => 1,
         32 | 35 => 0,
         33 => device as i32 + 1,

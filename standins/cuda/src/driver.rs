@@ -3,14 +3,15 @@
 use crate::abi::{Code, CuResult};
 use crate::capture::Capture;
 use crate::context::Context;
-use crate::device::{Device, Settings};
+use crate::device::Device;
 use crate::faults::Calls;
 use crate::graph::{Graph, GraphExec};
 use crate::leaks::Leaks;
 use crate::memory::Memory;
 use crate::module::{Function, Module};
 use crate::pool::Pool;
-use crate::schedule::{Mode, Schedule};
+use crate::schedule::Schedule;
+use crate::settings::Settings;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
 use crate::vmm::{Physical, Reservation};
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     pub(crate) schedule: Schedule,
     /// Operations that have run: the only clock there is.
     pub(crate) clock: u64,
+    /// Instructions that kernels have run: what their clock registers show.
+    pub(crate) kernel_clock: u64,
     pub(crate) calls: Calls,
     /// What contexts took with them when they were destroyed.
     pub(crate) abandoned: Leaks,
@@ -70,14 +73,15 @@ impl Driver {
             physicals: Table::default(),
             reservations: Vec::new(),
             memory,
-            schedule: Schedule::new(Mode::Deferred, seed, next_op),
+            schedule: Schedule::new(settings.mode, seed, next_op),
             clock: 0,
+            kernel_clock: 0,
             calls: Calls::default(),
             abandoned: Leaks::default(),
             library_handles: 0,
             last_fault: String::new(),
         };
-        driver.set_devices(1);
+        driver.set_devices(settings.devices);
         driver
     }
 
@@ -89,9 +93,11 @@ impl Driver {
             // An address that cannot be unmapped stays mapped, which only makes a later stale use less visible.
             let _ = self.memory.remove(base);
         }
-        let memory = std::mem::take(&mut self.memory);
+        let settings = Settings::of_the_environment();
+        let mut memory = std::mem::take(&mut self.memory);
+        memory.reuse_addresses(settings.reuses_addresses);
         let next_op = self.schedule.next_id();
-        *self = Self::new(Settings::default(), self.generation + 1, seed, memory, next_op);
+        *self = Self::new(settings, self.generation + 1, seed, memory, next_op);
     }
 }
 
@@ -101,7 +107,12 @@ pub(crate) struct Locked(MutexGuard<'static, Option<Driver>>);
 impl Locked {
     /// The driver; made at the first use.
     pub(crate) fn driver(&mut self) -> &mut Driver {
-        self.0.get_or_insert_with(|| Driver::new(Settings::default(), 0, 0, Memory::default(), 0))
+        self.0.get_or_insert_with(|| {
+            let settings = Settings::of_the_environment();
+            let mut memory = Memory::default();
+            memory.reuse_addresses(settings.reuses_addresses);
+            Driver::new(settings, 0, 0, memory, 0)
+        })
     }
 }
 
@@ -167,6 +178,7 @@ fn framed(
     if class != Class::Anytime && !driver.initialised {
         return Err(Code::NOT_INITIALIZED);
     }
+    driver.get_on();
     match class {
         Class::Anytime | Class::Global => body(driver),
         Class::Context => {

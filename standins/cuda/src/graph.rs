@@ -52,13 +52,14 @@ impl Driver {
         before.extend(last);
         let mut ops: Vec<OpId> = Vec::with_capacity(nodes.len());
         for node in nodes.iter() {
-            let queued = Queued { context, work: node.work.clone() };
+            let queued = Queued { context, stream: key, work: node.work.clone() };
             let after = before.iter().copied().chain(node.after.iter().map(|n| ops[*n]));
             ops.push(self.schedule.submit(queued, after));
         }
-        let end = self
-            .schedule
-            .submit(Queued { context, work: Work::Marker }, ops.into_iter().chain(before));
+        let end = self.schedule.submit(
+            Queued { context, stream: key, work: Work::Marker },
+            ops.into_iter().chain(before),
+        );
         self.streams.get_mut(key)?.last = Some(end);
         self.graph_execs.get_mut(exec)?.last = Some(end);
         self.settle(end);

@@ -93,13 +93,13 @@ impl Driver {
         for block in self.memory.blocks() {
             match block.kind {
                 // A block whose release is queued has been released by its owner.
-                Kind::Plain | Kind::Pooled(_) if !block.released => {
+                Kind::Plain | Kind::Pooled(_) | Kind::Managed { .. } if !block.released => {
                     live.device_blocks += 1;
                     live.device_bytes += block.len;
                 }
                 Kind::Pinned { .. } | Kind::Registered => live.host_blocks += 1,
                 Kind::Mapped { .. } => live.mappings += 1,
-                Kind::Plain | Kind::Pooled(_) | Kind::Module => {}
+                Kind::Plain | Kind::Pooled(_) | Kind::Managed { .. } | Kind::Module => {}
             }
         }
         live

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// Fresh memory holds this word again and again: a NaN as `f32`, a wild index as an integer.
 pub const FRESH_WORD: u32 = 0x7FBA_DBAD;
+/// Device memory begins on a multiple of this many bytes, and of no more: drivers promise no more.
+const DEVICE_ALIGN_BYTES: u64 = 256;
 /// Larger blocks are filled only this far from either end, or a fake 80 GB device would need 80 GB.
 const FILL_BYTES: u64 = 32 << 20;
 
@@ -21,6 +23,8 @@ pub(crate) enum Kind {
     Module,
     /// One mapping of the physical allocation with this handle; bit n of `access` lets device n in.
     Mapped { physical: Handle, access: u64 },
+    /// `cuMemAllocManaged`; with a stream, only that one may touch it.
+    Managed { stream: Option<Handle> },
     /// `cuMemHostAlloc`.
     Pinned { flags: u32 },
     /// The caller's own memory, registered.
@@ -47,6 +51,10 @@ pub(crate) struct Block {
     pub(crate) phase: Phase,
     /// Its owner has released it, though the release may still be queued.
     pub(crate) released: bool,
+    /// Where the queued release of stream-ordered memory stands: the stream, whose next allocation may have the address.
+    pub(crate) released_on: Option<Handle>,
+    /// Allocations that have been given this address while releases of it were still queued.
+    pub(crate) successors: u32,
 }
 
 impl Block {
@@ -57,6 +65,10 @@ impl Block {
     fn admits(&self, visitor: Visitor<'_>) -> bool {
         match (self.kind, self.device) {
             (Kind::Mapped { access, .. }, _) => access >> visitor.device & 1 == 1,
+            (Kind::Managed { stream: Some(owner) }, _) => {
+                visitor.stream.is_none_or(|stream| stream == owner)
+            }
+            (Kind::Managed { stream: None }, _) => true,
             (_, None) => true,
             (_, Some(owner)) => owner == visitor.device || visitor.peers.contains(&owner),
         }
@@ -66,6 +78,8 @@ impl Block {
 /// The device that touches memory, and the devices whose memory it may reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visitor<'a> {
+    /// The stream in which it does; `None` for a copy, which a driver lets reach any stream's memory.
+    pub(crate) stream: Option<Handle>,
     pub(crate) device: usize,
     pub(crate) peers: &'a [usize],
 }
@@ -76,6 +90,7 @@ pub(crate) struct Memory {
     blocks: BTreeMap<Address, Block>,
     device_space: AddressSpace,
     host_space: AddressSpace,
+    reuses: bool,
 }
 
 impl Memory {
@@ -84,12 +99,25 @@ impl Memory {
         self.device_space.carve(len, align)
     }
 
+    /// Whether addresses that are released from here on are given out again.
+    pub(crate) fn reuse_addresses(&mut self, reuses: bool) {
+        self.reuses = reuses;
+        if !reuses {
+            self.device_space.forget_released();
+            self.host_space.forget_released();
+        }
+    }
+
     /// Makes a block of fresh memory.
     pub(crate) fn allocate(&mut self, len: u64, owner: Owner) -> CuResult<Address> {
-        let space =
-            if owner.device.is_some() { &mut self.device_space } else { &mut self.host_space };
-        let base = space.carve(len, address_space::PAGE_BYTES)?;
-        address_space::commit(base, len)?;
+        let (space, skipped) = match owner.device {
+            Some(_) => (&mut self.device_space, DEVICE_ALIGN_BYTES),
+            None => (&mut self.host_space, 0),
+        };
+        let taken = len.checked_add(skipped).ok_or(Code::OUT_OF_MEMORY)?;
+        let start = space.carve(taken, address_space::PAGE_BYTES)?;
+        address_space::commit(start, taken)?;
+        let base = start + skipped;
         fill_fresh(base, len);
         self.insert(Block {
             base,
@@ -99,6 +127,8 @@ impl Memory {
             kind: owner.kind,
             phase: owner.phase,
             released: false,
+            released_on: None,
+            successors: 0,
         });
         Ok(base)
     }
@@ -136,7 +166,16 @@ impl Memory {
     pub(crate) fn remove(&mut self, base: Address) -> CuResult<Block> {
         let block = self.blocks.remove(&base).ok_or(Code::INVALID_VALUE)?;
         if block.kind != Kind::Registered {
-            address_space::retire(block.base, block.len)?;
+            let skipped = block.base % address_space::PAGE_BYTES;
+            let (start, len) = (block.base - skipped, block.len + skipped);
+            address_space::retire(start, len)?;
+            // Mappings lie in a reservation, which keeps its addresses.
+            if self.reuses && !matches!(block.kind, Kind::Mapped { .. }) {
+                match block.device {
+                    Some(_) => self.device_space.give_back(start, len),
+                    None => self.host_space.give_back(start, len),
+                }
+            }
         }
         Ok(block)
     }

@@ -3,8 +3,9 @@
 use crate::abi::{Address, Code, CuResult, Handle};
 use crate::device::limits;
 use crate::driver::Driver;
+use crate::image::Cubin;
 use crate::memory::{Kind, Owner, Phase, Visitor};
-use crate::ptx::{self, Grid, Kernel, Program};
+use crate::ptx::{self, Conditions, Grid, Kernel, Order, Program, Rounding};
 use crate::raw;
 use crate::work::Fault;
 use std::collections::BTreeMap;
@@ -70,7 +71,14 @@ pub(crate) struct Launch {
     arguments: Arc<[u8]>,
 }
 
-/// The instruction set that the text is for: `sm_90` is 90.
+/// The instruction set that the text is written in: `.version 8.7` is 8 and 7.
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let version = text.lines().find_map(|line| line.trim_start().strip_prefix(".version"))?;
+    let (major, minor) = version.split("//").next()?.trim().split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The devices that the text is for: `sm_90` is 90.
 fn target_of(text: &str) -> Option<u32> {
     let line = text.lines().find(|line| line.trim_start().starts_with(".target"))?;
     let digits = line.split("sm_").nth(1)?;
@@ -87,6 +95,18 @@ impl Driver {
         if !text.contains(".version") {
             self.last_fault = "the image is no PTX text".to_owned();
             return Err(Code::NO_BINARY_FOR_GPU);
+        }
+        let Some(version) = version_of(text) else {
+            self.last_fault = "the PTX has no readable .version".to_owned();
+            return Err(Code::INVALID_PTX);
+        };
+        let newest = self.settings.instruction_set().ok_or(Code::INVALID_PTX)?;
+        if version > newest {
+            self.last_fault = format!(
+                "the PTX is version {}.{}, the driver compiles {}.{} at most",
+                version.0, version.1, newest.0, newest.1
+            );
+            return Err(Code::UNSUPPORTED_PTX_VERSION);
         }
         let (major, minor) = self.settings.capability;
         if target_of(text).is_some_and(|target| target as i32 > 10 * major + minor) {
@@ -121,6 +141,23 @@ impl Driver {
         }
         let program = Arc::new(program);
         Ok(self.modules.add(Module { context, program, variables, functions: BTreeMap::new() }))
+    }
+
+    /// Machine code cannot be run here: always `CUDA_ERROR_NO_BINARY_FOR_GPU` for a CUBIN, with a device's own reason
+    /// where it would have one.
+    pub(crate) fn refuse_cubin(&mut self, header: &[u8; 64]) -> Code {
+        match Cubin::read(header) {
+            Ok(cubin) => {
+                let refusal = cubin.refusal(self.settings.capability, self.settings.driver_version);
+                self.last_fault = refusal
+                    .unwrap_or_else(|| "the stand-in runs no machine code, only PTX".to_owned());
+                Code::NO_BINARY_FOR_GPU
+            }
+            Err(code) => {
+                self.last_fault = "the ELF file is not for CUDA".to_owned();
+                code
+            }
+        }
     }
 
     fn refuse_ptx(&mut self, error: &ptx::PtxError) -> Code {
@@ -202,15 +239,25 @@ impl Driver {
             let text = "a launch of a kernel whose module is unloaded".to_owned();
             return Err(Fault { code: Code::INVALID_HANDLE, text });
         };
-        let ranges = self.memory.reachable(visitor);
+        let order = match self.settings.draws_threads {
+            true => Order::drawn(self.schedule.draw_seed()),
+            false => Order::by_number(),
+        };
+        let conditions = Conditions {
+            ranges: self.memory.reachable(visitor),
+            order,
+            rounding: Rounding { seed: self.settings.rounding },
+            clock: self.kernel_clock,
+        };
         let outcome = ptx::execute(
             &function.program,
             function.kernel,
             &launch.grid,
             &launch.arguments,
-            ranges,
+            conditions,
         );
-        outcome.map_err(|fault| {
+        let name = function.name.to_string_lossy();
+        self.kernel_clock = outcome.map_err(|fault| {
             let code = match fault.kind {
                 ptx::FaultKind::IllegalAddress => Code::ILLEGAL_ADDRESS,
                 ptx::FaultKind::Misaligned => Code::MISALIGNED_ADDRESS,
@@ -218,10 +265,8 @@ impl Driver {
                 ptx::FaultKind::Assert => Code::ASSERT,
                 ptx::FaultKind::Stuck => Code::LAUNCH_TIMEOUT,
             };
-            Fault {
-                code,
-                text: format!("kernel {}: {}", function.name.to_string_lossy(), fault.text),
-            }
-        })
+            Fault { code, text: format!("kernel {name}: {}", fault.text) }
+        })?;
+        Ok(())
     }
 }

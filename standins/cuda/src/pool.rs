@@ -1,6 +1,6 @@
 //! Stream-ordered allocation and the pools behind it.
 //!
-//! Addresses are never reused, but a pool's books are kept as on a device: memory that was released stays reserved
+//! Addresses are reused only where a test asks for it, but a pool's books are kept as on a device: memory that was released stays reserved
 //! until a synchronisation trims the pool to its release threshold.
 
 use crate::abi::{Address, Code, CuResult, Handle};
@@ -86,7 +86,10 @@ impl Driver {
             kind: Kind::Pooled(pool),
             phase: Phase::Ordered,
         };
-        let base = self.memory.allocate(bytes, owner)?;
+        let base = match self.released_before(bytes, pool, key) {
+            Some(base) => base,
+            None => self.memory.allocate(bytes, owner)?,
+        };
         self.pools.get_mut(pool)?.take(bytes);
         match self.enqueue(key, Work::Appear { base }, &[]) {
             Ok(_) => Ok(base),
@@ -95,6 +98,22 @@ impl Driver {
                 Err(code)
             }
         }
+    }
+
+    /// The address of a block of this size whose release is queued on the same stream, which a pool gives out again at
+    /// once.
+    fn released_before(&mut self, bytes: u64, pool: Handle, key: Handle) -> Option<Address> {
+        if !self.settings.reuses_addresses {
+            return None;
+        }
+        let fits = |block: &&memory::Block| {
+            block.released_on == Some(key) && block.len == bytes && block.kind == Kind::Pooled(pool)
+        };
+        let base = self.memory.blocks().find(fits)?.base;
+        let block = self.memory.at_mut(base)?;
+        (block.released, block.released_on) = (false, None);
+        block.successors += 1;
+        Some(base)
     }
 
     /// `cuMemFreeAsync`: the memory goes in stream order.
@@ -118,7 +137,22 @@ impl Driver {
             && !self.schedule.is_done(op)
             && let Some(block) = self.memory.at_mut(base)
         {
-            block.released = true;
+            (block.released, block.released_on) = (true, Some(key));
+        }
+        Ok(())
+    }
+
+    /// What a queued release does when its turn comes: the block goes, or it is the next owner's.
+    pub(crate) fn end_of_life(&mut self, base: Address) -> CuResult<()> {
+        let Some(block) = self.memory.at_mut(base).filter(|block| block.successors > 0) else {
+            return self.release_pooled(base);
+        };
+        block.successors -= 1;
+        block.phase = Phase::Ordered;
+        let (len, kind) = (block.len, block.kind);
+        memory::fill_fresh(base, len);
+        if let Kind::Pooled(pool) = kind {
+            self.pools.get_mut(pool)?.used -= len;
         }
         Ok(())
     }
@@ -163,7 +197,9 @@ impl Driver {
             return Ok(());
         }
         let block = *self.memory.at(base).ok_or(Code::INVALID_VALUE)?;
-        if block.released || !matches!(block.kind, Kind::Plain | Kind::Pooled(_)) {
+        if block.released
+            || !matches!(block.kind, Kind::Plain | Kind::Pooled(_) | Kind::Managed { .. })
+        {
             return Err(Code::INVALID_VALUE);
         }
         if self.settings.free_waits {
@@ -208,6 +244,8 @@ impl Driver {
             kind,
             phase: Phase::Live,
             released: false,
+            released_on: None,
+            successors: 0,
         });
         Ok(())
     }

@@ -20,12 +20,17 @@ pub(crate) enum Mode {
     Eager,
     /// Only when something waits, in an order drawn from the seed.
     Deferred,
+    /// Only when something waits, and a query is not enough.
+    Endless,
+    /// Also between any two calls, as far as the seed decides.
+    Drawn,
 }
 
-/// An operation and the context whose device it runs on.
+/// An operation, and the context and stream that it was queued in.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
     pub(crate) context: Handle,
+    pub(crate) stream: Handle,
     pub(crate) work: Work,
 }
 
@@ -44,7 +49,12 @@ pub(crate) struct Schedule {
     ready: Vec<OpId>,
     next: OpId,
     random: ChaCha8Rng,
+    /// Queries since an operation last ran.
+    queries: u32,
 }
+
+/// So many queries in vain, and a host function may run although nobody waits for it.
+const PATIENCE: u32 = 64;
 
 impl Schedule {
     /// An empty schedule whose order is drawn from `seed`; operations are numbered from `next` on.
@@ -57,6 +67,7 @@ impl Schedule {
             ready: Vec::new(),
             next,
             random,
+            queries: 0,
         }
     }
 
@@ -94,6 +105,28 @@ impl Schedule {
             return None;
         }
         let pick = self.random.random_range(0..self.ready.len());
+        self.take(pick)
+    }
+
+    /// The same while nobody waits. Not a host function, which may wait for the caller itself: a driver runs it on a
+    /// thread of its own, the stand-in on the caller's.
+    pub(crate) fn draw_unwaited(&mut self) -> Option<(OpId, Queued)> {
+        let runs_device = |op: &OpId| {
+            self.waiting.get(op).is_some_and(|w| !matches!(w.queued.work, Work::Host { .. }))
+        };
+        let picks: Vec<usize> = (self.ready.iter().enumerate())
+            .filter(|(_, op)| self.queries >= PATIENCE || runs_device(op))
+            .map(|(pick, _)| pick)
+            .collect();
+        if picks.is_empty() {
+            return None;
+        }
+        let pick = picks[self.random.random_range(0..picks.len())];
+        self.take(pick)
+    }
+
+    fn take(&mut self, pick: usize) -> Option<(OpId, Queued)> {
+        self.queries = 0;
         let id = self.ready.swap_remove(pick);
         self.waiting.get(&id).map(|waiting| (id, waiting.queued.clone()))
     }
@@ -121,9 +154,20 @@ impl Schedule {
         self.waiting.len()
     }
 
-    /// A coin toss: whether a device that nobody waits for gets something done meanwhile.
-    pub(crate) fn coin(&mut self) -> bool {
-        self.random.random_bool(0.5)
+    /// Whether a device that nobody waits for gets something done while somebody asks.
+    pub(crate) fn moves_on_a_query(&mut self) -> bool {
+        self.queries += 1;
+        self.mode != Mode::Endless && self.random.random_bool(0.5)
+    }
+
+    /// Whether it gets another thing done between two calls.
+    pub(crate) fn moves_between_calls(&mut self) -> bool {
+        self.mode == Mode::Drawn && !self.ready.is_empty() && self.random.random_bool(0.5)
+    }
+
+    /// A number for what draws by itself.
+    pub(crate) fn draw_seed(&mut self) -> u64 {
+        self.random.random()
     }
 }
 
@@ -132,7 +176,7 @@ mod tests {
     use super::*;
 
     fn marker() -> Queued {
-        Queued { context: 1, work: Work::Marker }
+        Queued { context: 1, stream: 2, work: Work::Marker }
     }
 
     fn order(seed: u64) -> Vec<OpId> {

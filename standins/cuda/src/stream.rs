@@ -89,6 +89,17 @@ impl Driver {
         }
     }
 
+    /// The same for a call that a driver refuses while another context than the stream's is current: all but copies,
+    /// waits and queries, which the documentation says work on streams of other devices.
+    pub(crate) fn own_stream_key(&mut self, handle: Handle) -> CuResult<Handle> {
+        let key = self.stream_key(handle)?;
+        if self.streams.get(key)?.context != self.current()? {
+            self.last_fault = "the stream belongs to a context that is not current".to_owned();
+            return Err(Code::INVALID_HANDLE);
+        }
+        Ok(key)
+    }
+
     fn is_null_stream(&self, key: Handle) -> CuResult<bool> {
         let stream = self.streams.get(key)?;
         Ok(self.contexts.get(stream.context)?.null_stream == key)
@@ -142,7 +153,7 @@ impl Driver {
         self.sound(context)?;
         let mut order = self.stream_order(key)?;
         order.extend_from_slice(after);
-        let op = self.schedule.submit(Queued { context, work }, order);
+        let op = self.schedule.submit(Queued { context, stream: key, work }, order);
         self.streams.get_mut(key)?.last = Some(op);
         self.settle(op);
         Ok(Enqueued::Op(op))
@@ -195,8 +206,8 @@ impl Driver {
 
     /// Whether the operation is done; while nobody waits, the device may or may not get on.
     pub(crate) fn poll(&mut self, op: OpId, context: Handle) -> CuResult<()> {
-        if !self.schedule.is_done(op) && self.schedule.coin() {
-            self.step();
+        if !self.schedule.is_done(op) && self.schedule.moves_on_a_query() {
+            self.step_unwaited();
         }
         self.sound(context)?;
         if self.schedule.is_done(op) { Ok(()) } else { Err(Code::NOT_READY) }

@@ -148,6 +148,8 @@ impl Driver {
             kind,
             phase: Phase::Live,
             released: false,
+            released_on: None,
+            successors: 0,
         });
         self.physicals.get_mut(handle)?.mappings += 1;
         Ok(())

@@ -2,9 +2,10 @@
 
 use crate::abi::{Address, Code, CuResult, Handle, HostFunction};
 use crate::driver::Driver;
-use crate::memory::{Phase, Visitor};
+use crate::memory::{Kind, Phase, Visitor};
 use crate::module::Launch;
 use crate::raw;
+use crate::schedule::{OpId, Queued};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -52,6 +53,11 @@ pub(crate) enum Work {
     Disappear {
         base: Address,
     },
+    /// Managed memory is given to one stream, or to all.
+    Attach {
+        base: Address,
+        to: Option<Handle>,
+    },
     Host {
         function: HostFunction,
         data: usize,
@@ -95,19 +101,19 @@ impl Fault {
 
 impl Driver {
     /// Runs one operation of a context that is still sound.
-    pub(crate) fn perform(&mut self, context: Handle, work: Work) -> Result<(), Fault> {
+    fn perform(&mut self, queued: Queued) -> Result<(), Fault> {
+        let Queued { context, stream, work } = queued;
         let (device, peers) = self.device_and_peers(context);
-        let visitor = Visitor { device, peers: &peers };
-        let check = |d: &Driver, what: &str, address: Address, len: u64, everywhere: bool| {
-            // Copies reach every device of the process; kernels and fills only their own and its peers.
-            let reached = if everywhere {
-                (0..d.devices.len()).any(|device| {
-                    d.memory.reaches(address, len, Visitor { device, peers: &d.all_devices() })
-                })
+        let visitor = Visitor { device, peers: &peers, stream: Some(stream) };
+        // Copies and fills reach every device of the process; kernels only their own and its peers.
+        let everywhere = |d: &Driver, what: &str, address: Address, len: u64, stream| {
+            let all = d.all_devices();
+            let from = |device| Visitor { device, peers: &all, stream };
+            if all.iter().any(|device| d.memory.reaches(address, len, from(*device))) {
+                Ok(())
             } else {
-                d.memory.reaches(address, len, visitor)
-            };
-            if reached { Ok(()) } else { Err(Fault::illegal(what, address, len)) }
+                Err(Fault::illegal(what, address, len))
+            }
         };
         match work {
             Work::Marker => {}
@@ -118,13 +124,13 @@ impl Driver {
                 }
             }
             Work::Fill { to, len, pattern } => {
-                check(self, "a fill", to, len, true)?;
+                everywhere(self, "a fill", to, len, Some(stream))?;
                 raw::fill(to, len, &pattern);
             }
             Work::Copy { from, to, len } => {
                 for end in [&from, &to] {
                     if let End::Known(address) = end {
-                        check(self, "a copy", *address, len, true)?;
+                        everywhere(self, "a copy", *address, len, None)?;
                     }
                 }
                 match (from, to) {
@@ -146,10 +152,15 @@ impl Driver {
                 }
             }
             Work::Disappear { base } => {
-                self.release_pooled(base).map_err(|code| Fault {
+                self.end_of_life(base).map_err(|code| Fault {
                     code,
                     text: "a release of no live block".to_owned(),
                 })?;
+            }
+            Work::Attach { base, to } => {
+                if let Some(block) = self.memory.at_mut(base) {
+                    block.kind = Kind::Managed { stream: to };
+                }
             }
             Work::Host { function, data } => {
                 if let Some(function) = function {
@@ -161,7 +172,9 @@ impl Driver {
             Work::Kernel(launch) => self.run_kernel(&launch, visitor)?,
             Work::Library(call) => {
                 for (address, len) in &call.ranges {
-                    check(self, &call.name, *address, *len, false)?;
+                    if !self.memory.reaches(*address, *len, visitor) {
+                        return Err(Fault::illegal(&call.name, *address, *len));
+                    }
                 }
                 (call.run)(std::ptr::with_exposed_provenance_mut(call.data));
             }
@@ -171,15 +184,32 @@ impl Driver {
 
     /// Draws and runs one operation. False when nothing was queued.
     pub(crate) fn step(&mut self) -> bool {
-        let Some((id, queued)) = self.schedule.draw() else { return false };
+        let drawn = self.schedule.draw();
+        self.run(drawn)
+    }
+
+    /// The same while nobody waits for the device.
+    pub(crate) fn step_unwaited(&mut self) -> bool {
+        let drawn = self.schedule.draw_unwaited();
+        self.run(drawn)
+    }
+
+    fn run(&mut self, drawn: Option<(OpId, Queued)>) -> bool {
+        let Some((id, queued)) = drawn else { return false };
         self.clock += 1;
         // After a sticky error the device does nothing more; the queue only drains.
-        let sound = self.contexts.get(queued.context).is_ok_and(|context| context.sticky.is_none());
-        if sound && let Err(fault) = self.perform(queued.context, queued.work) {
-            self.poison(queued.context, fault);
+        let context = queued.context;
+        let sound = self.contexts.get(context).is_ok_and(|context| context.sticky.is_none());
+        if sound && let Err(fault) = self.perform(queued) {
+            self.poison(context, fault);
         }
         self.schedule.finish(id);
         true
+    }
+
+    /// What the device gets done before the next call, in the mode in which it does.
+    pub(crate) fn get_on(&mut self) {
+        while self.schedule.moves_between_calls() && self.step_unwaited() {}
     }
 
     /// Runs operations until the condition holds or nothing is left.

@@ -1,5 +1,5 @@
-//! The kernels on the stand-in driver: compiled anew where NVRTC is installed, or else from the
-//! committed PTX.
+//! The kernels on the stand-in driver: compiled anew where NVRTC is installed and the driver takes
+//! what it writes, or else from the committed PTX.
 
 #![allow(unreachable_pub, reason = "it is no library")]
 
@@ -7,17 +7,17 @@ use std::sync::{Arc, OnceLock};
 
 use arena_scope::{Arena, ByteSize, Cuda};
 use arena_testing::open_nvrtc;
-use arena_train::backend::cuda::{CudaBackend, Input, Kernels, Output, compile};
+use arena_train::backend::cuda::{CudaBackend, Input, Kernels, Output, compile, ptx_architecture};
 use cuda_standin::Standin;
 use cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, ValidAsZeroBits,
+    CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, DriverError,
+    ValidAsZeroBits, sys,
 };
+use cudarc::nvrtc::Ptx;
 
-/// The kernels for compute capability 7.5, which every later device takes as well.
+/// The kernels for compute capability 7.5, by the NVRTC of CUDA 12.0: every later device and driver
+/// takes them as well.
 pub const COMMITTED: &str = include_str!("../ptx/kernels.ptx");
-
-/// What the committed PTX is compiled for.
-pub const COMMITTED_FOR: &str = "compute_75";
 
 /// A device, the kernels on a stream of it, and the stand-in that it is.
 pub struct Bench {
@@ -39,9 +39,7 @@ impl Bench {
         // SAFETY: everything here is ordered by one stream.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().unwrap();
-        let kernels = Kernels::from_ptx(&stream, ptx()).unwrap_or_else(|error| {
-            panic!("{error}: {}", standin.last_fault());
-        });
+        let kernels = kernels(&stream);
         Self { kernels, stream, standin }
     }
 
@@ -87,21 +85,35 @@ impl Bench {
     }
 }
 
-/// The kernels' PTX for the stand-in's device, or the committed one.
-fn ptx() -> &'static str {
+/// The kernels' PTX for the device of a stream. Compiled once: all tests of a process have the same
+/// device.
+fn ptx(stream: &Arc<CudaStream>) -> &'static str {
     static PTX: OnceLock<String> = OnceLock::new();
     PTX.get_or_init(|| {
-        if open_nvrtc() {
-            return compile("compute_90").unwrap();
+        if !open_nvrtc() {
+            println!("libnvrtc.so.12 is not installed: the committed PTX stands in for it");
+            return COMMITTED.to_owned();
         }
-        println!("libnvrtc.so.12 is not installed: the committed PTX stands in for it");
-        COMMITTED.to_owned()
+        let capability = stream.context().compute_capability().unwrap();
+        let fresh = compile(&ptx_architecture(capability).unwrap()).unwrap();
+        match stream.context().load_module(Ptx::from_src(&fresh)) {
+            Ok(_) => fresh,
+            Err(DriverError(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION)) => {
+                println!("the driver is older than NVRTC: the committed PTX stands in for it");
+                COMMITTED.to_owned()
+            }
+            Err(error) => panic!("{error}"),
+        }
     })
+}
+
+fn kernels(stream: &Arc<CudaStream>) -> Kernels {
+    Kernels::from_ptx(stream, ptx(stream)).unwrap()
 }
 
 /// The kernels on a device of the arena.
 pub fn backend(device: &Cuda) -> CudaBackend {
-    CudaBackend::from_ptx(device, ptx()).unwrap()
+    CudaBackend::from_ptx(device, ptx(device.stream())).unwrap()
 }
 
 /// Bits, so that NaNs and zeros of both signs can be told apart.

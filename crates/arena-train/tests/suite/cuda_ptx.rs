@@ -1,9 +1,13 @@
-//! What NVRTC makes of the kernels: the committed PTX is its text, and the launches pass what each
-//! kernel takes.
+//! What NVRTC makes of the kernels, and what a driver takes of it. That the committed PTX is made of
+//! the source is checked by `scripts/kernels.sh`, which has the NVRTC that wrote it.
 
-use crate::cuda_common::{COMMITTED, COMMITTED_FOR};
+use crate::cuda_common::COMMITTED;
 use arena_testing::{open_nvrtc, skip};
-use arena_train::backend::cuda::{CudaError, SIGNATURES, SOURCE, compile};
+use arena_train::backend::cuda::{
+    CudaError, Kernels, SIGNATURES, SOURCE, compile, compile_cubin, ptx_architecture,
+};
+use cuda_standin::Standin;
+use cudarc::driver::CudaContext;
 
 const NO_NVRTC: &str = "libnvrtc.so.12 is not installed; scripts/kernels.sh installs it";
 
@@ -31,11 +35,6 @@ fn signatures() -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// The compiler that wrote a PTX text, as the text has it.
-fn compiler(ptx: &str) -> Option<&str> {
-    ptx.lines().find(|line| line.contains("Cuda compilation tools"))
-}
-
 #[test]
 fn every_launch_passes_the_parameters_of_its_kernel() {
     assert_eq!(entries(COMMITTED), signatures());
@@ -43,18 +42,6 @@ fn every_launch_passes_the_parameters_of_its_kernel() {
         return skip(NO_NVRTC);
     }
     assert_eq!(entries(&compile("compute_90").unwrap()), signatures());
-}
-
-#[test]
-fn the_committed_ptx_is_what_nvrtc_makes_of_the_source() {
-    if !open_nvrtc() {
-        return skip(NO_NVRTC);
-    }
-    let fresh = compile(COMMITTED_FOR).unwrap();
-    if compiler(&fresh) != compiler(COMMITTED) {
-        return skip(&format!("NVRTC is of another release than {:?}", compiler(COMMITTED)));
-    }
-    assert!(fresh == COMMITTED, "the kernels have changed: run scripts/kernels.sh --renew");
 }
 
 #[test]
@@ -72,4 +59,86 @@ fn an_architecture_that_nvrtc_does_not_know_is_an_error_with_its_words() {
 #[test]
 fn the_source_includes_nothing() {
     assert!(!SOURCE.contains("#include"));
+}
+
+#[test]
+fn ptx_is_compiled_for_the_device_or_for_the_latest_one_before_it_that_nvrtc_knows() {
+    if !open_nvrtc() {
+        return skip(NO_NVRTC);
+    }
+    for (capability, architecture) in [
+        ((7, 5), "compute_75"),
+        ((8, 0), "compute_80"),
+        ((9, 0), "compute_90"),
+        ((8, 8), "compute_87"),
+    ] {
+        let found = ptx_architecture(capability).unwrap();
+        // NVRTC 13 knows 8.8 as well.
+        assert!(found == architecture || found == "compute_88", "{capability:?}: {found}");
+        let target = format!(".target {}", found.replace("compute", "sm"));
+        assert!(compile(&found).unwrap().contains(&target), "{target}");
+    }
+    assert!(matches!(ptx_architecture((1, 0)), Err(CudaError::Compile { .. })));
+}
+
+/// Loads the kernels on a device and driver of these versions, and says what the driver said last.
+fn loaded(standin: &Standin, capability: (i32, i32), driver: (i32, i32)) -> Result<String, String> {
+    standin.reset(0);
+    standin.set_capability(capability.0, capability.1);
+    assert!(standin.set_driver(driver.0, driver.1));
+    let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
+    match Kernels::new(&stream) {
+        Ok(_) => Ok(standin.last_fault()),
+        Err(error) => Err(format!("{error}; {}", standin.last_fault())),
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_take_the_machine_code_gets_ptx() {
+    if !open_nvrtc() {
+        return skip(NO_NVRTC);
+    }
+    let standin = Standin::load().unwrap();
+    for capability in [(7, 5), (8, 0), (8, 6), (9, 0), (12, 0)] {
+        let before = loaded(&standin, capability, (13, 0)).unwrap();
+        assert_eq!(before, "the stand-in runs no machine code, only PTX", "{capability:?}");
+        assert_eq!(standin.calls("cuModuleLoadData"), 2, "{capability:?}");
+    }
+}
+
+#[test]
+fn ptx_that_is_newer_than_the_driver_is_an_error_that_names_the_version() {
+    if !open_nvrtc() {
+        return skip(NO_NVRTC);
+    }
+    let standin = Standin::load().unwrap();
+    let error = loaded(&standin, (9, 0), (12, 0)).unwrap_err();
+    assert!(error.contains("222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"), "{error}");
+    assert!(error.contains("the driver compiles 8.0 at most"), "{error}");
+}
+
+#[test]
+fn the_committed_ptx_loads_on_every_device_and_driver() {
+    let standin = Standin::load().unwrap();
+    for capability in [(7, 5), (8, 0), (9, 0), (12, 0)] {
+        for driver in [(12, 0), (12, 8), (13, 0)] {
+            standin.reset(0);
+            standin.set_capability(capability.0, capability.1);
+            assert!(standin.set_driver(driver.0, driver.1));
+            let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
+            Kernels::from_ptx(&stream, COMMITTED).unwrap();
+        }
+    }
+}
+
+#[test]
+fn machine_code_is_an_elf_file_and_an_unknown_architecture_an_error() {
+    if !open_nvrtc() {
+        return skip(NO_NVRTC);
+    }
+    assert!(compile_cubin("sm_75").unwrap().starts_with(b"\x7FELF"));
+    let Err(CudaError::Compile { architecture, .. }) = compile_cubin("sm_1") else {
+        panic!("compiled for sm_1")
+    };
+    assert_eq!(architecture, "sm_1");
 }

@@ -143,7 +143,7 @@ fn fill_later(
     count: usize,
     stream: Handle,
 ) -> CuResult<()> {
-    let key = d.stream_key(stream)?;
+    let key = d.own_stream_key(stream)?;
     d.fill(to, pattern, count, key)
 }
 

@@ -26,7 +26,7 @@ extern "C" fn cuEventDestroy_v2(event: Handle) -> u32 {
 }
 
 fn record(d: &mut Driver, event: Handle, stream: Handle) -> CuResult<()> {
-    let key = d.stream_key(stream)?;
+    let key = d.own_stream_key(stream)?;
     d.record_event(event, key)
 }
 

@@ -40,7 +40,7 @@ extern "C" fn cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flag
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(exec: Handle, stream: Handle) -> u32 {
     call("cuGraphLaunch", Class::Context, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         d.launch_graph(exec, key)
     })
 }
@@ -48,7 +48,7 @@ extern "C" fn cuGraphLaunch(exec: Handle, stream: Handle) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphUpload(exec: Handle, stream: Handle) -> u32 {
     call("cuGraphUpload", Class::Context, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         if d.streams.get(key)?.capture.is_some() {
             return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
         }

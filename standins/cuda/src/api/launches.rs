@@ -21,7 +21,7 @@ fn launch(
     if !extra.is_null() {
         return Err(Code::NOT_SUPPORTED);
     }
-    let key = d.stream_key(stream)?;
+    let key = d.own_stream_key(stream)?;
     if d.functions.get(function)?.context != d.streams.get(key)?.context {
         return Err(Code::INVALID_HANDLE);
     }

@@ -1,6 +1,6 @@
 //! Plain device memory.
 
-use crate::abi::{Address, AnyOut, Code, CuResult, In, Out};
+use crate::abi::{Address, AnyOut, Code, CuResult, Handle, In, MemLocation, Out};
 use crate::driver::{Class, Driver, call};
 use crate::memory::Kind;
 use std::ffi::c_int;
@@ -38,22 +38,54 @@ extern "C" fn cuMemGetAddressRange_v2(
     })
 }
 
-/// Pageable memory is all that a driver without managed memory can refuse.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocManaged(_address: Out<Address>, _bytes: usize, _flags: u32) -> u32 {
-    call("cuMemAllocManaged", Class::Context, |_| Err(Code::NOT_SUPPORTED))
+extern "C" fn cuMemAllocManaged(address: Out<Address>, bytes: usize, flags: u32) -> u32 {
+    call("cuMemAllocManaged", Class::Context, |d| {
+        address.set(d.allocate_managed(bytes as u64, flags)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemPrefetchAsync(
+    address: Address,
+    bytes: usize,
+    _device: c_int,
+    stream: Handle,
+) -> u32 {
+    call("cuMemPrefetchAsync", Class::Context, |d| {
+        let key = d.own_stream_key(stream)?;
+        d.prefetch(address, bytes as u64, key)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemPrefetchAsync_v2(
+    address: Address,
+    bytes: usize,
+    _location: MemLocation,
+    flags: u32,
+    stream: Handle,
+) -> u32 {
+    call("cuMemPrefetchAsync_v2", Class::Context, |d| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let key = d.own_stream_key(stream)?;
+        d.prefetch(address, bytes as u64, key)
+    })
 }
 
 /// The attributes that name an owner: context, kind of memory, device, and the block's range.
 fn attribute(d: &Driver, data: AnyOut, attribute: u32, address: Address) -> CuResult<()> {
     let block = d.memory.around(address).ok_or(Code::INVALID_VALUE)?;
+    let is_managed = matches!(block.kind, Kind::Managed { .. });
     let is_host = matches!(block.kind, Kind::Pinned { .. } | Kind::Registered);
     match attribute {
         1 => data.of::<u64>().set(block.context),
         2 => data.of::<u32>().set(if is_host { 1 } else { 2 }),
         3 | 11 => data.of::<u64>().set(if attribute == 3 { address } else { block.base }),
-        4 if is_host => data.of::<u64>().set(address),
-        8 => data.of::<u8>().set(0),
+        4 if is_host || is_managed => data.of::<u64>().set(address),
+        8 => data.of::<u8>().set(u8::from(is_managed)),
         9 => data.of::<c_int>().set(block.device.unwrap_or(0) as c_int),
         12 => data.of::<u64>().set(block.len),
         13 => data.of::<u8>().set(1),

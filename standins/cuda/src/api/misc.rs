@@ -1,12 +1,10 @@
 //! Errors, versions and entry points.
 
-use crate::abi::{Code, In, Out, Text, Uuid};
+use crate::abi::{Code, CuResult, In, Out, Text, Uuid};
 use crate::driver::{Class, call};
 use crate::error_names::describe;
+use crate::symbols;
 use std::ffi::{c_char, c_int, c_void};
-
-/// CUDA 12.8.
-const DRIVER_VERSION: c_int = 12080;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: u32) -> u32 {
@@ -24,7 +22,7 @@ extern "C" fn cuInit(flags: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> u32 {
-    call("cuDriverGetVersion", Class::Anytime, |_| version.set(DRIVER_VERSION))
+    call("cuDriverGetVersion", Class::Anytime, |d| version.set(d.settings.driver_version))
 }
 
 #[unsafe(no_mangle)]
@@ -55,18 +53,31 @@ extern "C" fn cuGetExportTable(table: Out<*const c_void>, _id: In<Uuid>) -> u32 
     })
 }
 
+/// The newest function of a name, whatever version of CUDA the caller is of. The flag 2 asks for functions on the
+/// calling thread's own stream, which are not there.
+fn entry_point(name: Text, function: Out<*mut c_void>, flags: u64) -> CuResult<()> {
+    let name = name.str()?;
+    match flags {
+        0 | 1 => match symbols::find(name) {
+            Some(address) => function.set(address),
+            None => {
+                function.set(std::ptr::null_mut())?;
+                Err(Code::NOT_FOUND)
+            }
+        },
+        2 => Err(Code::NOT_FOUND),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuGetProcAddress(
     name: Text,
     function: Out<*mut c_void>,
     _version: c_int,
-    _flags: u64,
+    flags: u64,
 ) -> u32 {
-    call("cuGetProcAddress", Class::Anytime, |_| {
-        name.bytes()?;
-        function.set_if_wanted(std::ptr::null_mut());
-        Err(Code::NOT_FOUND)
-    })
+    call("cuGetProcAddress", Class::Anytime, |_| entry_point(name, function, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -74,15 +85,14 @@ extern "C" fn cuGetProcAddress_v2(
     name: Text,
     function: Out<*mut c_void>,
     _version: c_int,
-    _flags: u64,
+    flags: u64,
     status: Out<u32>,
 ) -> u32 {
     call("cuGetProcAddress_v2", Class::Anytime, |_| {
-        name.bytes()?;
-        function.set_if_wanted(std::ptr::null_mut());
-        // 1: symbol not found.
-        status.set_if_wanted(1);
-        Err(Code::NOT_FOUND)
+        let found = entry_point(name, function, flags);
+        // 0: found, 1: no such symbol.
+        status.set_if_wanted(u32::from(found == Err(Code::NOT_FOUND)));
+        found
     })
 }
 

@@ -1,32 +1,43 @@
 //! Modules and functions.
 
-use crate::abi::{Address, Code, Handle, Out, Text};
+use crate::abi::{Address, Code, CuResult, Handle, Out, Text};
 use crate::device::limits;
-use crate::driver::{Class, call};
+use crate::driver::{Class, Driver, call};
+use crate::image::Image;
 use std::ffi::{c_char, c_int, c_void};
 
+fn load(d: &mut Driver, image: Image) -> CuResult<Handle> {
+    match image.elf_header()? {
+        Some(header) => Err(d.refuse_cubin(&header)),
+        None => d.load_module(image.text().bytes()?),
+    }
+}
+
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadData(module: Out<Handle>, image: Text) -> u32 {
-    call("cuModuleLoadData", Class::Context, |d| module.set(d.load_module(image.bytes()?)?))
+extern "C" fn cuModuleLoadData(module: Out<Handle>, image: Image) -> u32 {
+    call("cuModuleLoadData", Class::Context, |d| module.set(load(d, image)?))
 }
 
 /// The options are about the compiler, which there is none of.
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadDataEx(
     module: Out<Handle>,
-    image: Text,
+    image: Image,
     _count: u32,
     _options: *const u32,
     _values: *const *const c_void,
 ) -> u32 {
-    call("cuModuleLoadDataEx", Class::Context, |d| module.set(d.load_module(image.bytes()?)?))
+    call("cuModuleLoadDataEx", Class::Context, |d| module.set(load(d, image)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoad(module: Out<Handle>, path: Text) -> u32 {
     call("cuModuleLoad", Class::Context, |d| {
         let image = std::fs::read(path.str()?).map_err(|_| Code::FILE_NOT_FOUND)?;
-        module.set(d.load_module(&image)?)
+        match image.first_chunk() {
+            Some(header) if header.starts_with(b"\x7FELF") => Err(d.refuse_cubin(header)),
+            _ => module.set(d.load_module(&image)?),
+        }
     })
 }
 

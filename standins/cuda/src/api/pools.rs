@@ -8,7 +8,7 @@ use std::ffi::c_int;
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAllocAsync(address: Out<Address>, bytes: usize, stream: Handle) -> u32 {
     call("cuMemAllocAsync", Class::Context, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         let device = d.contexts.get(d.streams.get(key)?.context)?.device;
         let pool = d.devices[device].pool;
         address.set(d.allocate_ordered(bytes as u64, pool, key)?)
@@ -23,7 +23,7 @@ extern "C" fn cuMemAllocFromPoolAsync(
     stream: Handle,
 ) -> u32 {
     call("cuMemAllocFromPoolAsync", Class::Context, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         address.set(d.allocate_ordered(bytes as u64, pool, key)?)
     })
 }
@@ -31,7 +31,7 @@ extern "C" fn cuMemAllocFromPoolAsync(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeAsync(address: Address, stream: Handle) -> u32 {
     call("cuMemFreeAsync", Class::Release, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         d.free_ordered(address, key)
     })
 }

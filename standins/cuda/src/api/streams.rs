@@ -1,6 +1,6 @@
 //! Streams, host functions and capture.
 
-use crate::abi::{Code, Handle, HostFunction, In, Out};
+use crate::abi::{Address, Code, Handle, HostFunction, Out};
 use crate::capture::{CaptureMode, exchange_thread_mode};
 use crate::driver::{Class, Driver, call};
 use crate::graph::Graph;
@@ -109,7 +109,7 @@ extern "C" fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mu
         if function.is_none() {
             return Err(Code::INVALID_VALUE);
         }
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         d.enqueue(key, Work::Host { function, data: data.expose_provenance() }, &[]).map(|_| ())
     })
 }
@@ -118,7 +118,7 @@ extern "C" fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mu
 extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) -> u32 {
     call("cuStreamBeginCapture_v2", Class::Context, |d| {
         let mode = CaptureMode::from_raw(mode)?;
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         d.begin_capture(key, mode)
     })
 }
@@ -126,7 +126,7 @@ extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) -> u32 {
     call("cuStreamEndCapture", Class::Context, |d| {
-        let key = d.stream_key(stream)?;
+        let key = d.own_stream_key(stream)?;
         let context = d.streams.get(key)?.context;
         match d.end_capture(key) {
             Ok(nodes) => graph.set(d.graphs.add(Graph { nodes: nodes.into(), context })),
@@ -182,13 +182,15 @@ extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) -> u32 {
     })
 }
 
-/// Managed memory is not supported, so nothing can be attached.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamAttachMemAsync(
-    _stream: Handle,
-    _memory: In<u8>,
-    _bytes: usize,
-    _flags: u32,
+    stream: Handle,
+    memory: Address,
+    bytes: usize,
+    flags: u32,
 ) -> u32 {
-    call("cuStreamAttachMemAsync", Class::Context, |_| Err(Code::NOT_SUPPORTED))
+    call("cuStreamAttachMemAsync", Class::Context, |d| {
+        let key = d.own_stream_key(stream)?;
+        d.attach_managed(memory, bytes as u64, flags, key)
+    })
 }

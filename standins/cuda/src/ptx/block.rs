@@ -1,40 +1,101 @@
-//! Blocks, one after another, and the meeting points of a block's threads.
+//! The blocks of a launch, and the meeting points of a block's threads.
 
 use super::machine::{Machine, SpecialValues, State, Stop, Thread};
 use super::memory::Global;
+use super::order::Order;
+use super::rounding::Rounding;
 use super::{FaultKind, Grid, Kernel, KernelFault, LaneMask, Program, Special, warp};
 
 /// Instructions that one block may run, so that a kernel that never ends is an error and no hang.
 const BUDGET: u64 = 500_000_000;
 
-/// Runs a kernel. `ranges` are the device addresses that it may touch, sorted and apart.
+/// A launch on a device: what its threads are given.
+#[derive(Debug)]
+pub(crate) struct Conditions {
+    /// The device addresses that the kernel may touch, sorted and apart: start and end.
+    pub(crate) ranges: Vec<(u64, u64)>,
+    pub(crate) order: Order,
+    pub(crate) rounding: Rounding,
+    /// What the clock registers begin with.
+    pub(crate) clock: u64,
+}
+
+/// Runs a kernel. Gives what its clock registers ended with.
 pub(crate) fn execute(
     program: &Program,
     kernel: usize,
     grid: &Grid,
     arguments: &[u8],
-    ranges: Vec<(u64, u64)>,
-) -> Result<(), KernelFault> {
+    conditions: Conditions,
+) -> Result<u64, KernelFault> {
     let kernel = program.kernel(kernel);
-    let shared_bytes = kernel.shared_bytes.next_multiple_of(16) + grid.dynamic_shared;
+    let Conditions { ranges, mut order, rounding, mut clock } = conditions;
     let mut global = Global::new(ranges);
-    for z in 0..grid.blocks[2] {
-        for y in 0..grid.blocks[1] {
-            for x in 0..grid.blocks[0] {
-                let position = Position { kernel, grid, block: [x, y, z] };
-                let shared = vec![0xCB; shared_bytes as usize];
-                let mut machine =
-                    Machine { kernel, global, shared, budget: BUDGET, specials: &position };
-                run_block(&mut machine, &position, arguments)?;
-                global = machine.global;
-            }
+    let [width, height, depth] = grid.blocks.map(u64::from);
+    let mut to_come = order.walk(width * height * depth).map(|number| {
+        [number % width, number / width % height, number / (width * height)].map(|n| n as u32)
+    });
+    let mut running: Vec<Block<'_>> = Vec::new();
+    loop {
+        while running.len() < order.side_by_side()
+            && let Some(block) = to_come.next()
+        {
+            running.push(Block::new(Position { kernel, grid, block }, arguments));
+        }
+        if running.is_empty() {
+            return Ok(clock);
+        }
+        let at = order.pick(running.len());
+        let block = &mut running[at];
+        let mut machine = Machine {
+            kernel,
+            global: &mut global,
+            shared: &mut block.shared,
+            budget: &mut block.budget,
+            clock: &mut clock,
+            specials: &block.position,
+            rounding,
+        };
+        if run_round(&mut machine, &block.position, &mut block.threads, &mut order)? {
+            running.swap_remove(at);
         }
     }
-    Ok(())
+}
+
+/// A block that has begun.
+#[derive(Debug)]
+struct Block<'k> {
+    position: Position<'k>,
+    threads: Vec<Thread>,
+    shared: Vec<u8>,
+    /// Instructions that it may still run.
+    budget: u64,
+}
+
+impl<'k> Block<'k> {
+    fn new(position: Position<'k>, arguments: &[u8]) -> Self {
+        let Position { kernel, grid, .. } = position;
+        let [width, height, _] = grid.block;
+        // Threads that cannot tell who they are do all the same, as threads in step would: one stands for all.
+        let count = if kernel.threads_are_alike { 1 } else { position.threads() };
+        let mut threads: Vec<Thread> = (0..count)
+            .map(|number| {
+                let index = [number % width, number / width % height, number / (width * height)];
+                Thread::new(index, number)
+            })
+            .collect();
+        for thread in &mut threads {
+            let mut parameters = vec![0; kernel.functions[0].parameter_bytes];
+            parameters[..arguments.len()].copy_from_slice(arguments);
+            thread.enter(kernel, &position, 0, parameters);
+        }
+        let shared_bytes = kernel.shared_bytes.next_multiple_of(16) + grid.dynamic_shared;
+        Self { position, threads, shared: vec![0xCB; shared_bytes as usize], budget: BUDGET }
+    }
 }
 
 /// Where a block stands in its grid.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Position<'k> {
     kernel: &'k Kernel,
     grid: &'k Grid,
@@ -87,52 +148,46 @@ fn lane_mask(mask: LaneMask, lane: u32) -> u32 {
     }
 }
 
-fn run_block(
+/// Gives every warp a turn. True when all threads have ended.
+fn run_round(
     machine: &mut Machine<'_>,
     position: &Position<'_>,
-    arguments: &[u8],
-) -> Result<(), KernelFault> {
-    let [width, height, _] = position.grid.block;
-    let mut threads: Vec<Thread> = (0..position.threads())
-        .map(|number| {
-            Thread::new(
-                [number % width, number / width % height, number / (width * height)],
-                number,
-            )
-        })
-        .collect();
-    for thread in &mut threads {
-        let mut parameters = vec![0; machine.kernel.functions[0].parameter_bytes];
-        parameters[..arguments.len()].copy_from_slice(arguments);
-        machine.enter(thread, 0, parameters);
+    threads: &mut [Thread],
+    order: &mut Order,
+) -> Result<bool, KernelFault> {
+    let mut moved = false;
+    let mut warps: Vec<&mut [Thread]> = threads.chunks_mut(32).collect();
+    order.shuffle(&mut warps);
+    for warp in warps {
+        moved |= run_warp(machine, position, warp, order)?;
     }
-    loop {
-        let mut moved = false;
-        for warp in threads.chunks_mut(32) {
-            moved |= run_warp(machine, position, warp)?;
-        }
-        moved |= release_barriers(&mut threads);
-        if threads.iter().all(|thread| thread.state == State::Done) {
-            return Ok(());
-        }
-        if !moved {
-            return Err(deadlock(machine, position, &threads));
-        }
+    moved |= release_barriers(threads);
+    if threads.iter().all(|thread| thread.state == State::Done) {
+        return Ok(true);
     }
+    if moved { Ok(false) } else { Err(deadlock(machine, position, threads)) }
 }
 
-/// Runs the threads of a warp until each has ended or waits at a barrier, or has had its turn. False when none could.
+/// Runs the threads of a warp until each has ended or waits at a barrier, or has had its turns. False when none could.
 fn run_warp(
     machine: &mut Machine<'_>,
     position: &Position<'_>,
     warp: &mut [Thread],
+    order: &mut Order,
 ) -> Result<bool, KernelFault> {
     let mut moved = false;
-    for _ in 0..64 {
+    let mut lanes: [usize; 32] = std::array::from_fn(|lane| lane);
+    let lanes = &mut lanes[..warp.len()];
+    for _ in 0..order.turns_of_a_warp() {
         let mut ran = false;
-        for thread in warp.iter_mut().filter(|thread| thread.state == State::Ready) {
-            machine.run(thread).map_err(|stop| position.fault(thread, &stop))?;
-            ran = true;
+        order.shuffle(lanes);
+        let turn = order.turn();
+        for lane in &*lanes {
+            let thread = &mut warp[*lane];
+            if thread.state == State::Ready {
+                machine.run(thread, turn).map_err(|stop| position.fault(thread, &stop))?;
+                ran = true;
+            }
         }
         ran |= warp::resolve(machine, warp);
         moved |= ran;
@@ -145,9 +200,16 @@ fn run_warp(
 
 /// Lets threads go on when all that a barrier waits for have come. Threads that have ended count as come.
 fn release_barriers(threads: &mut [Thread]) -> bool {
-    let ended = threads.iter().filter(|thread| thread.state == State::Done).count();
+    let (mut ended, mut numbers) = (0, 0u16);
+    for thread in &*threads {
+        match thread.state {
+            State::Done => ended += 1,
+            State::AtBarrier { number, .. } => numbers |= 1 << (number & 15),
+            State::Ready | State::AtWarp => {}
+        }
+    }
     let mut moved = false;
-    for number in 0..16 {
+    for number in (0..16).filter(|number| numbers >> number & 1 == 1) {
         let waits = |thread: &&Thread| matches!(thread.state, State::AtBarrier { number: n, .. } if n == number);
         let waiting = threads.iter().filter(waits).count();
         let Some(State::AtBarrier { threads: wanted, .. }) =

@@ -43,8 +43,20 @@ pub(super) fn kernel<'p, 'a>(
         local_bytes: functions.iter().map(|code| code.local_bytes as u64).sum(),
         register_count: functions[0].registers.len() as u32,
         max_threads: kernel.max_threads,
+        threads_are_alike: functions.iter().all(threads_are_alike),
         functions,
     })
+}
+
+/// Whether nothing in a function is different for each thread of a block, or needs others.
+fn threads_are_alike(code: &Code) -> bool {
+    let personal = |special: &Special| {
+        matches!(special, Special::Thread(_) | Special::Lane | Special::Warp | Special::LaneMask(_))
+    };
+    let meets =
+        |op: &Op| matches!(op, Op::Atomic(_) | Op::Barrier(_) | Op::Warp(_) | Op::Clock { .. });
+    !code.specials.iter().any(|(_, special)| personal(special))
+        && !code.instructions.iter().any(|instruction| meets(&instruction.op))
 }
 
 /// Offsets by name, one after another from `start` on, and the end.
@@ -316,6 +328,11 @@ impl<'s, 'p, 'a> Body<'s, 'p, 'a> {
                 if let Some(register) = self.register(name) {
                     return Ok(register);
                 }
+                if CLOCKS.contains(name) {
+                    let to = self.scratch("standin.clock");
+                    self.push(Op::Clock { to });
+                    return Ok(to);
+                }
                 if let Some(special) = special(name) {
                     return Ok(self.special(special));
                 }
@@ -413,6 +430,9 @@ impl<'s, 'p, 'a> Body<'s, 'p, 'a> {
     }
 }
 
+/// Registers that go on while a thread runs. The upper half of a short clock stays 0.
+const CLOCKS: [&str; 4] = ["%clock", "%clock64", "%globaltimer", "%globaltimer_lo"];
+
 /// The special register of a name.
 fn special(name: &str) -> Option<Special> {
     let axis = |rest: &str| match rest {
@@ -436,7 +456,7 @@ fn special(name: &str) -> Option<Special> {
         "%lanemask_gt" => Special::LaneMask(LaneMask::Above),
         "%lanemask_ge" => Special::LaneMask(LaneMask::From),
         "%dynamic_smem_size" => Special::DynamicSharedBytes,
-        "%smid" | "%gridid" | "%clock" | "%clock_hi" | "%clock64" | "%globaltimer" => Special::Zero,
+        "%smid" | "%gridid" | "%clock_hi" | "%globaltimer_hi" => Special::Zero,
         _ => return None,
     })
 }

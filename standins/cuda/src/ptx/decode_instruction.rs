@@ -22,6 +22,8 @@ struct Opcode<'a> {
     base: &'a str,
     suffixes: Vec<&'a str>,
     types: Vec<Type>,
+    /// A device computes it only nearly.
+    approximate: bool,
 }
 
 impl<'a> Opcode<'a> {
@@ -36,7 +38,9 @@ impl<'a> Opcode<'a> {
                 None => suffixes.push(part.split("::").next().unwrap_or(part)),
             }
         }
-        Self { text, base, suffixes, types }
+        let approximate = text.split('.').any(|part| matches!(part, "approx" | "full"))
+            && types.last() == Some(&Type::F32);
+        Self { text, base, suffixes, types, approximate }
     }
 
     fn has(&self, suffix: &str) -> bool {
@@ -126,7 +130,10 @@ impl<'a> Body<'_, '_, 'a> {
                     return unsupported();
                 };
                 let (to, a) = (self.target(to)?, self.source(a)?);
-                Ok(Op::Unary { f, to, a })
+                Ok(match opcode.approximate {
+                    true => Op::Approximate { f, to, a },
+                    false => Op::Unary { f, to, a },
+                })
             }
             (_, [to, a, b]) => self.two_operands(&opcode, to, a, b),
             (_, [to, a, b, c]) => self.three_operands(&opcode, to, a, b, c),
@@ -162,6 +169,7 @@ impl<'a> Body<'_, '_, 'a> {
             _ => {}
         }
         match scalar::binary(opcode.base, kind, opcode.suffixes()) {
+            Some(f) if opcode.approximate => Ok(Op::ApproximateQuotient { f, to, a, b }),
             Some(f) => Ok(Op::Binary { f, to, a, b }),
             None => Err(self.unsupported(format!("the instruction `{}`", opcode.text))),
         }

@@ -128,6 +128,22 @@ pub(crate) enum Op {
         a: Register,
         b: Register,
     },
+    /// A function of `f32` that a device computes only nearly.
+    Approximate {
+        f: Unary,
+        to: Register,
+        a: Register,
+    },
+    ApproximateQuotient {
+        f: Binary,
+        to: Register,
+        a: Register,
+        b: Register,
+    },
+    /// Reads a clock.
+    Clock {
+        to: Register,
+    },
     Convert {
         conversion: Conversion,
         to: Register,

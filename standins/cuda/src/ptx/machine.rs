@@ -4,11 +4,9 @@ use super::instruction::{
     Atomic, AtomicOp, Carry, CompareJoin, Instruction, Join, Load, NONE, Op, Place, Space, Store,
 };
 use super::memory::{Global, Refusal, Spaces};
+use super::rounding::Rounding;
 use super::types::Type;
 use super::{FaultKind, Kernel};
-
-/// Instructions that a thread runs before another one gets its turn, so that spinning on another thread works.
-const QUANTUM: u32 = 20_000;
 
 /// A call that has not returned.
 #[derive(Debug)]
@@ -67,14 +65,17 @@ pub(super) struct Stop {
 
 /// What the threads of a block share.
 #[derive(Debug)]
-pub(super) struct Machine<'k> {
-    pub(super) kernel: &'k Kernel,
-    pub(super) global: Global,
-    pub(super) shared: Vec<u8>,
+pub(super) struct Machine<'m> {
+    pub(super) kernel: &'m Kernel,
+    pub(super) global: &'m mut Global,
+    pub(super) shared: &'m mut [u8],
     /// Instructions that the block may still run, counted by whole turns.
-    pub(super) budget: u64,
+    pub(super) budget: &'m mut u64,
+    /// Instructions that the device has run.
+    pub(super) clock: &'m mut u64,
     /// Values of the special registers, by function.
-    pub(super) specials: &'k dyn SpecialValues,
+    pub(super) specials: &'m dyn SpecialValues,
+    pub(super) rounding: Rounding,
 }
 
 /// Gives special registers their values.
@@ -94,34 +95,46 @@ impl Thread {
             local: Vec::new(),
         }
     }
+
+    /// Begins a call: fresh registers, and local memory above the caller's.
+    pub(super) fn enter(
+        &mut self,
+        kernel: &Kernel,
+        specials: &dyn SpecialValues,
+        function: usize,
+        parameters: Vec<u8>,
+    ) {
+        let code = &kernel.functions[function];
+        let local_base = self.local.len();
+        self.local.resize(local_base + code.local_bytes, 0xCB);
+        let mut registers = code.registers.clone();
+        specials.fill(function, &mut registers, self);
+        self.frames.push(Frame::new(function, registers, parameters, local_base));
+    }
 }
 
 impl Machine<'_> {
-    /// Begins a call: fresh registers, and local memory above the caller's.
-    pub(super) fn enter(&self, thread: &mut Thread, function: usize, parameters: Vec<u8>) {
-        let code = &self.kernel.functions[function];
-        let local_base = thread.local.len();
-        thread.local.resize(local_base + code.local_bytes, 0xCB);
-        let mut registers = code.registers.clone();
-        self.specials.fill(function, &mut registers, thread);
-        thread.frames.push(Frame::new(function, registers, parameters, local_base));
-    }
-
     /// The line that a thread stands on.
     pub(super) fn line(&self, thread: &Thread) -> u32 {
         let frame = thread.frames.last();
         frame.and_then(|f| self.kernel.functions[f.function].lines.get(f.pc).copied()).unwrap_or(0)
     }
 
-    /// Runs a thread until it ends, has to wait, or has had its turn.
-    pub(super) fn run(&mut self, thread: &mut Thread) -> Result<(), Stop> {
-        let mut left = QUANTUM;
+    /// Runs a thread until it ends, has to wait, or has run `turn` instructions.
+    pub(super) fn run(&mut self, thread: &mut Thread, turn: u32) -> Result<(), Stop> {
+        let mut left = turn;
+        let outcome = self.run_turn(thread, turn, &mut left);
+        *self.clock += u64::from(turn - left);
+        outcome
+    }
+
+    fn run_turn(&mut self, thread: &mut Thread, turn: u32, left: &mut u32) -> Result<(), Stop> {
         while thread.state == State::Ready {
-            match self.run_frame(thread, &mut left) {
+            match self.run_frame(thread, turn, left) {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.budget = self.budget.saturating_sub(u64::from(QUANTUM));
-                    if self.budget == 0 {
+                    *self.budget = self.budget.saturating_sub(u64::from(turn));
+                    if *self.budget == 0 {
                         let what = "is still running after too many instructions".to_owned();
                         return Err(Stop { kind: FaultKind::Stuck, line: self.line(thread), what });
                     }
@@ -137,6 +150,7 @@ impl Machine<'_> {
     fn run_frame(
         &mut self,
         thread: &mut Thread,
+        turn: u32,
         left: &mut u32,
     ) -> Result<bool, (FaultKind, String)> {
         let Some(frame) = thread.frames.last_mut() else {
@@ -146,7 +160,7 @@ impl Machine<'_> {
         let code = &self.kernel.functions[frame.function];
         let registers = &mut frame.registers[..];
         let mut pc = frame.pc;
-        let (global, shared) = (&mut self.global, &mut self.shared[..]);
+        let (global, shared) = (&mut *self.global, &mut *self.shared);
         macro_rules! r {
             ($i:expr) => {
                 registers[$i as usize]
@@ -212,6 +226,15 @@ impl Machine<'_> {
                     }
                 }
                 Op::Unary { f, to, a } => r!(*to) = f(r!(*a)),
+                Op::Approximate { f, to, a } => {
+                    let a = r!(*a);
+                    r!(*to) = self.rounding.near(f(a), a);
+                }
+                Op::ApproximateQuotient { f, to, a, b } => {
+                    let (a, b) = (r!(*a), r!(*b));
+                    r!(*to) = self.rounding.near(f(a, b), a ^ b << 1);
+                }
+                Op::Clock { to } => r!(*to) = *self.clock + u64::from(turn - *left),
                 Op::Binary { f, to, a, b } => r!(*to) = f(r!(*a), r!(*b)),
                 Op::Ternary { f, to, a, b, c } => r!(*to) = f(r!(*a), r!(*b), r!(*c)),
                 Op::Convert { conversion, to, a } => r!(*to) = conversion.apply(r!(*a)),
@@ -297,7 +320,7 @@ impl Machine<'_> {
                     if thread.frames.len() >= 512 {
                         return Err((FaultKind::Trap, "calls too deep".to_owned()));
                     }
-                    self.enter(thread, function, parameters);
+                    thread.enter(self.kernel, self.specials, function, parameters);
                     return Ok(true);
                 }
                 Op::Return => {

@@ -1,9 +1,9 @@
 //! A PTX interpreter: enough of it for kernels that NVRTC writes.
 //!
 //! Text is taken apart ([`parser`]), each kernel is decoded together with the functions that it calls ([`decode`]), and
-//! a launch runs its blocks one after another, the threads of a block one at a time up to the next point where they
-//! have to meet ([`block`]). What is not supported is an error with its line when the module is loaded. Subnormal floats
-//! are kept also where `.ftz` would flush them, and approximate functions are as exact as the host's.
+//! a launch runs the threads of its blocks in turns ([`block`]), in an order that is drawn ([`order`]). What is not
+//! supported is an error with its line when the module is loaded. Subnormal floats are kept also where `.ftz` would
+//! flush them, and approximate functions are as exact as the host's unless a test asks for a device's ([`rounding`]).
 
 mod block;
 mod compare;
@@ -15,13 +15,17 @@ mod instruction;
 mod lexer;
 mod machine;
 mod memory;
+mod order;
 mod parser;
+mod rounding;
 mod scalar;
 mod types;
 mod warp;
 
-pub(crate) use block::execute;
+pub(crate) use block::{Conditions, execute};
+pub(crate) use order::Order;
 pub(crate) use parser::{Parsed, parse};
+pub(crate) use rounding::Rounding;
 
 use instruction::{Instruction, Register};
 use std::collections::BTreeMap;
@@ -100,6 +104,8 @@ pub(crate) struct Kernel {
     pub(crate) local_bytes: u64,
     pub(crate) register_count: u32,
     pub(crate) max_threads: Option<u32>,
+    /// No thread can tell itself from another one of its block, and none waits for or counts on another.
+    threads_are_alike: bool,
     /// The kernel itself, then what it calls.
     functions: Vec<Code>,
 }
@@ -133,7 +139,7 @@ enum Special {
     /// Where dynamic shared memory begins.
     DynamicShared,
     DynamicSharedBytes,
-    /// Registers that say nothing here: clock, multiprocessor, grid number.
+    /// Registers that say nothing here: multiprocessor, grid number.
     Zero,
 }
 

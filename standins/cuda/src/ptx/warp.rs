@@ -17,6 +17,9 @@ struct Arrival {
 /// Lets the lanes of one warp go on whose partners have all arrived. Threads that have ended count as arrived. False
 /// when nobody could go on.
 pub(super) fn resolve(machine: &Machine<'_>, threads: &mut [Thread]) -> bool {
+    if !threads.iter().any(|thread| thread.state == State::AtWarp) {
+        return false;
+    }
     let alive: u32 = lanes(threads, |thread| thread.state != State::Done);
     let arrivals: Vec<Arrival> = (threads.iter().enumerate())
         .filter(|(_, thread)| thread.state == State::AtWarp)

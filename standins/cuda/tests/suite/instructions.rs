@@ -1,6 +1,7 @@
 //! Kernels for each kind of instruction, compiled by NVRTC, against Rust.
 
 use crate::common::{Bench, assert_close, flat, numbers, shape};
+use cuda_standin::Threads;
 use cudarc::driver::{LaunchConfig, sys};
 
 const PTX: &str = include_str!("../ptx/numeric.ptx");
@@ -298,6 +299,8 @@ fn local_arrays_and_structures_by_value() {
 #[test]
 fn an_access_out_of_bounds_names_thread_block_and_line() {
     let bench = Bench::new(PTX);
+    // So that it is the first such thread that meets it.
+    bench.standin.set_threads(Threads::ByNumber);
     let x = bench.stream.clone_htod(&[1.0f32; 100]).unwrap();
     let mut y = bench.stream.alloc_zeros::<f32>(100).unwrap();
     launch!(bench, "unchecked_copy", shape(2, 64), &x, &mut y);

@@ -5,12 +5,15 @@ mod common;
 
 mod capture;
 mod instructions;
+mod managed;
 mod matrix_products;
 mod network_kernels;
 mod nvrtc;
 mod ordering;
+mod races;
 mod readme;
 mod refusals;
+mod settings;
 mod single_instructions;
 mod two_devices;
 mod virtual_memory;

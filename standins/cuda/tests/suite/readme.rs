@@ -8,7 +8,11 @@ fn exported(folder: &Path) -> Vec<String> {
     for entry in std::fs::read_dir(folder).unwrap() {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let plain = text.split("extern \"C\" fn ").skip(1);
-        let made = text.split("typed_gemm!(").skip(1).flat_map(|call| call.split(", ").take(2));
+        let made = text
+            .split("typed_gemm!(")
+            .flat_map(|part| part.split("typed_vectors!("))
+            .skip(1)
+            .flat_map(|call| call.split(", ").take(4));
         let name = |text: &str| {
             text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
         };

@@ -59,6 +59,7 @@ fn copies_between_devices_wait_for_nothing_but_their_own_stream() {
         first.synchronize().unwrap();
         second.synchronize().unwrap();
         let (from, to) = (source.device_ptr_mut(&first).0, target.device_ptr(&second).0);
+        one.bind_to_thread().unwrap();
         // SAFETY: 16 live bytes.
         unsafe { sys::cuMemsetD8Async(from, 2, 16, first.cu_stream()) }.result().unwrap();
         two.bind_to_thread().unwrap();
@@ -124,4 +125,48 @@ fn a_kernel_is_launched_on_a_stream_of_its_own_context() {
     // SAFETY: refused.
     let refused = unsafe { launch.launch(LaunchConfig::for_num_elems(32)) };
     assert_eq!(refused.unwrap_err().0, R::CUDA_ERROR_INVALID_HANDLE);
+}
+
+#[test]
+fn a_call_on_a_stream_of_a_context_that_is_not_current_is_refused_unless_it_copies_or_waits() {
+    let standin = Standin::load().unwrap();
+    standin.set_devices(2);
+    let (one, two) = (CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap());
+    let stream = one.new_stream().unwrap();
+    let event = one.new_event(None).unwrap();
+    let data = stream.alloc_zeros::<u8>(64).unwrap();
+    let address = data.device_ptr(&stream).0;
+    stream.synchronize().unwrap();
+    two.bind_to_thread().unwrap();
+    let (raw, recorded) = (stream.cu_stream(), event.cu_event());
+    let (mut fresh, mut host) = (0, [0u8; 64]);
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    let to = host.as_mut_ptr().cast();
+    /// The codes of some calls, with their names.
+    macro_rules! codes {
+        ($($name:ident($($argument:expr),*);)*) => {
+            // SAFETY: all handles are live, both ranges are 64 live bytes, and the address goes into a live variable.
+            [$((stringify!($name), unsafe { sys::$name($($argument),*) })),*]
+        };
+    }
+    let refused = codes! {
+        cuMemsetD8Async(address, 1, 64, raw);
+        cuMemAllocAsync(&raw mut fresh, 64, raw);
+        cuMemFreeAsync(address, raw);
+        cuEventRecord(recorded, raw);
+        cuStreamBeginCapture_v2(raw, mode);
+    };
+    let allowed = codes! {
+        cuMemcpyDtoHAsync_v2(to, address, 64, raw);
+        cuStreamWaitEvent(raw, recorded, 0);
+        cuEventSynchronize(recorded);
+        cuStreamSynchronize(raw);
+    };
+    for (calls, wanted) in
+        [(&refused[..], R::CUDA_ERROR_INVALID_HANDLE), (&allowed[..], R::CUDA_SUCCESS)]
+    {
+        for (name, code) in calls {
+            assert_eq!(*code, wanted, "{name}");
+        }
+    }
 }

@@ -45,7 +45,20 @@ pub enum CudaError {
     OtherStream,
 }
 
+/// What a driver says to machine code that it does not take: no code for this device, code that it
+/// cannot read, a version that it does not know.
+const OTHER_CODE: [u32; 3] = [209, 218, 222];
+
 impl CudaError {
+    /// Whether PTX may do where machine code did not.
+    pub(super) fn wants_ptx(&self) -> bool {
+        match self {
+            Self::Compile { .. } => true,
+            Self::Driver { code, .. } => OTHER_CODE.contains(code),
+            _ => false,
+        }
+    }
+
     /// A refusal of the driver, which is there to be asked for the name, or there was no refusal.
     pub(super) fn driver(call: &'static str) -> impl FnOnce(DriverError) -> Self {
         move |error| {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use arena_scope::cuda::Blas;
 use arena_scope::{Cuda, Error, Persistent};
 use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::nvrtc::Ptx;
 
-use super::compile::compile;
+use super::compile::{compile, compile_cubin, ptx_architecture};
 use super::error::{CudaError, count};
 use super::module::{Grid, Module};
 use super::range::Output;
@@ -25,13 +26,24 @@ pub struct Kernels {
 impl Kernels {
     /// Compiles the kernels for the stream's device, and loads them.
     ///
+    /// First to machine code, which a driver takes that is older than NVRTC; where NVRTC does not
+    /// know the device, or the driver does not take the code, to PTX of the latest architecture
+    /// that NVRTC knows.
+    ///
     /// # Errors
     ///
     /// [`CudaError`] when NVRTC or cuBLAS are not there, or one of them or the driver refuses.
     pub fn new(stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
         let capability = stream.context().compute_capability();
-        let (major, minor) = capability.map_err(CudaError::driver("cuDeviceGetAttribute"))?;
-        Self::from_ptx(stream, &compile(&format!("compute_{major}{minor}"))?)
+        let capability = capability.map_err(CudaError::driver("cuDeviceGetAttribute"))?;
+        let (major, minor) = capability;
+        let cubin = compile_cubin(&format!("sm_{major}{minor}"));
+        match cubin.and_then(|cubin| Self::load(stream, Ptx::from_binary(cubin))) {
+            Err(error) if error.wants_ptx() => {
+                Self::from_ptx(stream, &compile(&ptx_architecture(capability)?)?)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Loads kernels that were compiled before, from [`SOURCE`](super::SOURCE): a driver takes PTX
@@ -41,7 +53,11 @@ impl Kernels {
     ///
     /// [`CudaError`] when cuBLAS is not there, or it or the driver refuses.
     pub fn from_ptx(stream: &Arc<CudaStream>, ptx: &str) -> Result<Self, CudaError> {
-        let module = Module::load(stream.context(), stream.clone(), ptx)?;
+        Self::load(stream, Ptx::from_src(ptx))
+    }
+
+    fn load(stream: &Arc<CudaStream>, code: Ptx) -> Result<Self, CudaError> {
+        let module = Module::load(stream.context(), stream.clone(), code)?;
         Ok(Self { module, blas: Blas::on(stream)? })
     }
 

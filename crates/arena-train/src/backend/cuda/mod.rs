@@ -22,7 +22,7 @@ mod optimizer;
 mod range;
 
 pub use backend::CudaBackend;
-pub use compile::{SOURCE, compile};
+pub use compile::{SOURCE, compile, compile_cubin, ptx_architecture};
 pub use error::CudaError;
 pub use kernels::Kernels;
 pub use loss::LossOutput;

@@ -59,14 +59,14 @@ macro_rules! kernels {
             &[$((stringify!($name), &[$(ptx_type!($kind)),*])),*];
 
         impl Module {
-            /// Loads the kernels' PTX into the stream's context; they will be queued on the stream.
+            /// Loads the kernels into the stream's context; they will be queued on the stream.
             pub(super) fn load(
                 context: &Arc<CudaContext>,
                 stream: Arc<CudaStream>,
-                ptx: &str,
+                code: Ptx,
             ) -> Result<Self, CudaError> {
                 let module = context
-                    .load_module(Ptx::from_src(ptx))
+                    .load_module(code)
                     .map_err(CudaError::driver("cuModuleLoadData"))?;
                 $(let $name = module
                     .load_function(stringify!($name))
