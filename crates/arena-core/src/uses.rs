@@ -105,6 +105,19 @@ impl Uses {
         }
     }
 
+    /// A use that began with this call ends.
+    #[cfg(feature = "_cuda")]
+    pub(crate) fn note_until(
+        &self,
+        address: u64,
+        bytes: u64,
+        call_site: &'static Location<'static>,
+    ) {
+        if self.records.load(Ordering::Relaxed) {
+            self.note(address, bytes, call_site, false);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn note(&self, address: u64, bytes: u64, call_site: &'static Location<'static>, taken: bool) {

@@ -399,6 +399,7 @@ impl Inner {
     }
 
     /// That the scope of a buffer is open.
+    #[track_caller]
     fn check<T: Pod>(&self, buffer: &Detached<T>) -> Result<(), Error> {
         let arena = self.arena()?;
         let steps = &arena.state.steps;

@@ -29,7 +29,7 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 use bytemuck::Pod;
 use cudarc::driver::sys::CUresult;
@@ -86,6 +86,9 @@ pub struct Lent<'v, T: Pod> {
     slice: ManuallyDrop<lent_slices::Lent<T>>,
     place: Place,
     region: &'v Region<Cuda>,
+    address: u64,
+    /// Who lent it.
+    call_site: &'static Location<'static>,
     /// Whether the region waits for its uses.
     is_counted: bool,
     elements: PhantomData<&'v [T]>,
@@ -119,6 +122,7 @@ impl<'v, T: Pod> View<'v, T, Cuda> {
     /// The driver's refusal, an error that an earlier call of cudarc left behind in its context, or
     /// [`DeviceErrorKind::InCapture`](crate::DeviceErrorKind::InCapture) while a graph is captured and the context
     /// tracks events.
+    #[track_caller]
     pub fn lend(self) -> Result<Lent<'v, T>, Error> {
         // SAFETY: invariants 1 to 3 of `View` hold for its lifetime.
         unsafe { lend(self.region(), self.address(), self.len()) }
@@ -131,6 +135,7 @@ impl<'v, T: Pod> ViewMut<'v, T, Cuda> {
     /// # Errors
     ///
     /// As for [`View::lend`].
+    #[track_caller]
     pub fn lend_mut(self) -> Result<LentMut<'v, T>, Error> {
         let view = View::from(self);
         // SAFETY: invariants 1 to 3 of `ViewMut`, which was given up, hold for its lifetime.
@@ -147,6 +152,7 @@ macro_rules! lendable {
             /// # Errors
             ///
             /// As for [`View::lend`].
+            #[track_caller]
             pub fn lend(&self) -> Result<Lent<'_, T>, Error> {
                 self.view().lend()
             }
@@ -156,6 +162,7 @@ macro_rules! lendable {
             /// # Errors
             ///
             /// As for [`View::lend`].
+            #[track_caller]
             pub fn lend_mut(&mut self) -> Result<LentMut<'_, T>, Error> {
                 self.view_mut().lend_mut()
             }
@@ -176,6 +183,7 @@ lendable!(Persistent<T, Cuda>);
 ///
 /// The buffer's scope is open, in the arena of `region`, and does not close before what is returned is gone; as long as
 /// it is there, no other access writes the buffer.
+#[track_caller]
 pub unsafe fn lend_detached<'v, T: Pod>(
     region: &'v Region<Cuda>,
     buffer: &'v Detached<T>,
@@ -193,6 +201,7 @@ pub unsafe fn lend_detached<'v, T: Pod>(
 /// # Safety
 ///
 /// As for [`lend_detached`], and no other access reads the buffer.
+#[track_caller]
 pub unsafe fn lend_detached_mut<'v, T: Pod>(
     region: &'v Region<Cuda>,
     buffer: &'v mut Detached<T>,
@@ -205,12 +214,13 @@ pub unsafe fn lend_detached_mut<'v, T: Pod>(
 /// # Safety
 ///
 /// The invariants of [`View`], by number, for `'v`; or those of [`ViewMut`], if the slice is used for writing.
+#[track_caller]
 unsafe fn lend<T: Pod>(
     region: &Region<Cuda>,
     address: u64,
     len: usize,
 ) -> Result<Lent<'_, T>, Error> {
-    let device = region.device();
+    let (device, call_site) = (region.device(), Location::caller());
     device.health()?;
     let is_counted = device.context().is_event_tracking();
     if is_counted {
@@ -221,7 +231,8 @@ unsafe fn lend<T: Pod>(
         region.begin_lend(Cuda::wait_for_every_stream);
     }
     let slice = ManuallyDrop::new(slice);
-    let mut lent = Lent { slice, place, region, is_counted, elements: PhantomData };
+    let elements = PhantomData;
+    let mut lent = Lent { slice, place, region, address, call_site, is_counted, elements };
     pass_on(&mut lent.slice);
     // What the order met is in the context now, where the next call of cudarc would find it.
     device.call(|| earlier_error(device))?;
@@ -266,6 +277,8 @@ impl<T: Pod> Drop for Lent<'_, T> {
     fn drop(&mut self) {
         // SAFETY: it is taken here alone, and the handle is not used again.
         let mut slice = unsafe { ManuallyDrop::take(&mut self.slice) };
+        // A recording sees that it was used until now.
+        self.region.uses().note_until(self.address, slice.num_bytes() as u64, self.call_site);
         let device = self.region.device();
         // An order that is captured would make the capture fail. Nothing runs meanwhile, and the next close waits.
         let may_order = device.refuse_in_capture("lend").is_ok();

@@ -74,6 +74,27 @@ fn an_argument_of_a_launch_is_a_use_with_its_call() {
 }
 
 #[test]
+fn what_is_lent_is_used_until_it_is_no_longer_lent() {
+    let _standin = Standin::load().unwrap();
+    let mut line = 0;
+    let read = last_use(|steps, x| {
+        line = line!() + 1;
+        let lent = x.lend().unwrap();
+        go_on(steps);
+        assert_eq!(lent.len(), 16);
+    });
+    assert_eq!(read.map(|last| (last.before_event, last.call_site.line())), Some((4, line)));
+    let written = last_use(|steps, x| {
+        line = line!() + 1;
+        let lent = x.view_mut().lend_mut().unwrap();
+        go_on(steps);
+        drop(lent);
+        go_on(steps);
+    });
+    assert_eq!(written.map(|last| (last.before_event, last.call_site.line())), Some((4, line)));
+}
+
+#[test]
 fn what_a_call_of_cudarc_gets_is_used_there() {
     let _standin = Standin::load().unwrap();
     let here = |last: Option<LastUse>| last.map(|last| (last.before_event, last.call_site.file()));

@@ -77,6 +77,7 @@ impl<T: Pod> SessionSlice<T> {
     ///
     /// As for [`View::lend`](crate::View::lend); [`ErrorKind::StaleBuffer`](crate::ErrorKind::StaleBuffer) when the
     /// step that made the buffer has ended.
+    #[track_caller]
     pub fn lend(&self) -> Result<SessionLent<'_, T>, Error> {
         match &self.buffer {
             Buffer::OfStep(buffer) => {
@@ -96,6 +97,7 @@ impl<T: Pod> SessionSlice<T> {
     /// # Errors
     ///
     /// As for [`lend`](Self::lend).
+    #[track_caller]
     pub fn lend_mut(&mut self) -> Result<SessionLentMut<'_, T>, Error> {
         match &mut self.buffer {
             Buffer::OfStep(buffer) => {

@@ -115,6 +115,7 @@ impl<T: Pod> SessionSlice<T> {
 
     /// That it can be used now.
     #[inline]
+    #[track_caller]
     fn check(&self) {
         if let Buffer::OfStep(buffer) = &self.buffer
             && let Err(error) = self.session.check(buffer)
@@ -236,6 +237,7 @@ macro_rules! readable {
         }
 
         impl<T: Pod> DevicePtr<T> for $buffer {
+            #[track_caller]
             fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
                 self.$whole().check();
                 (self.address, hand_over(&self.$whole().session.region, stream))
@@ -246,6 +248,7 @@ macro_rules! readable {
         // the buffer is borrowed for longer than the builder lives, and its step is open now.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
                 buffer.$whole().check();
                 self.arg(&buffer.address)
@@ -257,6 +260,7 @@ macro_rules! readable {
 macro_rules! writable {
     ($buffer:ty, $whole:ident) => {
         impl<T: Pod> DevicePtrMut<T> for $buffer {
+            #[track_caller]
             fn device_ptr_mut<'a>(
                 &'a mut self,
                 stream: &'a CudaStream,
@@ -269,6 +273,7 @@ macro_rules! writable {
         // SAFETY: as for the shared reference.
         unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
             #[inline(always)]
+            #[track_caller]
             fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
                 buffer.$whole().check();
                 self.arg(&buffer.address)

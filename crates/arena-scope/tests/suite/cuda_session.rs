@@ -336,3 +336,35 @@ fn the_arena_comes_back_when_nothing_of_the_session_is_left() {
     drop(x);
     assert_eq!(stream.into_arena().unwrap().resets(), 0);
 }
+
+#[test]
+fn a_recording_sees_a_session_s_launches_copies_and_lendings_as_uses() {
+    let _standin = Standin::load().unwrap();
+    let mut arena = arena();
+    arena.record(None);
+    let stream = Session::new(arena);
+    let module = stream.context().load_module(Ptx::from_src(PTX)).unwrap();
+    let scale = module.load_function("scale_float4").unwrap();
+    let (launched, lent);
+    {
+        let _step = stream.enter_with(ScopeOptions::named("train")).unwrap();
+        let x = stream.alloc_zeros::<f32>(16).unwrap(); // event 1
+        let y = stream.alloc_zeros::<f32>(16).unwrap();
+        let z = stream.alloc_zeros::<f32>(16).unwrap();
+        let _unused = stream.alloc_zeros::<f32>(16).unwrap();
+        launched = line!() + 1;
+        stream.launch_builder(&scale).arg(&x);
+        drop(stream.alloc_zeros::<f32>(1).unwrap());
+        stream.clone_dtoh(&y.slice(1..)).unwrap();
+        lent = line!() + 1;
+        let borrowed = z.lend().unwrap();
+        drop(stream.alloc_zeros::<f32>(1).unwrap());
+        drop(borrowed);
+    }
+    let log = stream.with_arena(|arena| arena.recorded("train")).unwrap().unwrap();
+    let uses: Vec<_> = log.requests().iter().map(|request| request.last_use).collect();
+    let before = |n: usize| uses[n].map(|last| last.before_event);
+    assert_eq!([before(0), before(1), before(2), before(3)], [Some(5), Some(7), Some(9), None]);
+    let lines = [0, 2].map(|n: usize| uses[n].map(|last| last.call_site.line()));
+    assert_eq!(lines, [Some(launched), Some(lent)]);
+}

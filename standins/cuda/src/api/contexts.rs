@@ -171,7 +171,8 @@ fn record_context(d: &mut Driver, context: Handle, event: Handle) -> CuResult<()
     d.sound(context)?;
     let last = d.streams.iter().filter(|(_, s)| s.context == context).filter_map(|(_, s)| s.last);
     let after: Vec<_> = last.collect();
-    let op = d.schedule.submit(Queued { context, work: Work::Record { event } }, after);
+    let stream = d.contexts.get(context)?.null_stream;
+    let op = d.schedule.submit(Queued { context, stream, work: Work::Record { event } }, after);
     d.settle(op);
     d.events.get_mut(event)?.recorded = Recorded::Queued(op);
     Ok(())
