@@ -7,14 +7,13 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use arena_scope::cuda::{Session, SessionSlice as CudaSlice};
+use arena_scope::{Arena, ByteSize, Cuda};
 use cudarc::cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
 use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
-};
+use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::compile_ptx;
 use flate2::read::GzDecoder;
 use rand::rngs::ChaCha8Rng;
@@ -113,7 +112,7 @@ fn read_idx(path: &Path, header: usize) -> Result<Vec<u8>> {
 // ---- device ----
 
 struct Gpu {
-    stream: Arc<CudaStream>,
+    stream: Session,
     blas: CudaBlas,
     im2col: CudaFunction,
     col2im: CudaFunction,
@@ -129,7 +128,8 @@ struct Gpu {
 impl Gpu {
     fn new(ordinal: usize) -> Result<Self> {
         let context = CudaContext::new(ordinal)?;
-        let stream = context.new_stream()?;
+        let device = Cuda::on(context.new_stream()?)?;
+        let stream = Session::new(Arena::builder(device).capacity(ByteSize::mib(64)).build()?);
         let module = context.load_module(compile_ptx(include_str!("cudarc_cnn.cu"))?)?;
         Ok(Self {
             blas: CudaBlas::new(stream.clone())?,
@@ -548,6 +548,7 @@ impl Trainer {
     /// One step of training; the mean loss of the batch before it.
     pub(crate) fn step(&mut self, images: &[f32], labels: &[i32]) -> Result<f32> {
         let gpu = &self.gpu;
+        let _step = gpu.stream.enter()?;
         let images = gpu.stream.clone_htod(images)?;
         let labels = gpu.stream.clone_htod(labels)?;
         let acts = self.model.forward(gpu, &images)?;
@@ -577,6 +578,7 @@ impl Trainer {
         let mut logits = vec![0.0; batch * CLASSES];
         for index in 0..batches {
             let (images, labels) = data.batch(index, batch);
+            let _step = self.gpu.stream.enter()?;
             let images = self.gpu.stream.clone_htod(&images)?;
             let acts = self.model.forward(&self.gpu, &images)?;
             self.gpu.stream.memcpy_dtoh(&acts.logits, &mut logits)?;
