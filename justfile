@@ -45,6 +45,10 @@ san:
 instances FOLDER:
     ARENA_PUBLIC_INSTANCES={{FOLDER}} cargo test -p arena-plan --test suite public_instances -- --include-ignored
 
+# The planner beside omnimalloc's (from PyPI) on the same public instances
+planners FOLDER:
+    scripts/planners.py {{FOLDER}}/challenging/*.csv {{FOLDER}}/idealloc/*.csv
+
 # The CUDA tests on the stand-in driver, without a GPU; some need NVRTC (the recipe `kernels` installs it)
 cuda:
     cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features cuda --test '*' -- cuda
@@ -74,7 +78,7 @@ cudarc:
     scripts/cudarc_tests.sh
 
 # What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every device and every version of the bindings on the stand-in, cudarc's own tests
-full INSTANCES: mutants san (instances INSTANCES) kernels devices cudarc
+full INSTANCES: mutants san (instances INSTANCES) (planners INSTANCES) kernels devices cudarc
     for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do case $version in cuda-13*) driver=13.0;; *) driver=12.9;; esac; CUDA_STANDIN=driver=$driver cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
