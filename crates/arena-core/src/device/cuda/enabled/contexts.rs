@@ -2,8 +2,8 @@
 //!
 //! Each object of cudarc counts its own streams and tracks its own events, so two objects for one context know
 //! nothing of each other's work: a copy on a stream of one is not waited for by a stream of the other. So all devices
-//! of [`Cuda::new`](super::Cuda::new) with one number share an object, and a context that somebody else has made is
-//! never shared in silence.
+//! of [`Cuda::new`](super::Cuda::new) with one number share an object. Where other code has made
+//! one, `new` is refused.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ static MADE: Mutex<Vec<Weak<CudaContext>>> = Mutex::new(Vec::new());
 /// How long an object of ours that is being dropped on another thread may take to release its context.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The object that all devices of this number share, made now if there is none. `device` is the name for errors.
+/// The context object of a device number. It is made if there is none. `device` is the name for errors.
 pub(super) fn shared(ordinal: usize, device: &str) -> Result<Arc<CudaContext>, DeviceError> {
     let refused = |failure: Failure| failure.on(device);
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -57,7 +57,7 @@ pub(super) fn shared(ordinal: usize, device: &str) -> Result<Arc<CudaContext>, D
     Ok(context)
 }
 
-/// Whether somebody in this process holds the device's primary context.
+/// Whether the process holds the device's primary context.
 fn is_active(ordinal: usize) -> Result<bool, Failure> {
     let (mut device, mut flags, mut active) = (0, 0, 0);
     // A number that is too large for the driver is none of its devices.
