@@ -17,7 +17,7 @@ pub(super) struct Held {
     pub(super) keeper: Box<dyn Any + Send + Sync>,
 }
 
-/// The memory has only so many bytes.
+/// The memory is smaller than the region: how many bytes it has.
 #[derive(Debug)]
 pub(super) struct TooSmall(pub(super) u64);
 
@@ -44,7 +44,7 @@ impl External {
         }
     }
 
-    /// The memory, for a region of `bytes` bytes; `None` where there is none.
+    /// The memory that the program gave, for a region of `bytes` bytes; `None` if it gave none.
     pub(super) fn take(&self, bytes: u64) -> Result<Option<Held>, TooSmall> {
         let mut held = self.lock();
         match &*held {

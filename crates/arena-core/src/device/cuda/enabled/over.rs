@@ -43,7 +43,7 @@ impl Cuda {
     /// # Safety
     ///
     /// 1. The `bytes` bytes at `address` are memory of this device's context, until `keeper` is dropped.
-    /// 2. Until then nobody else reads or writes them, but for work that is queued on a stream now.
+    /// 2. Until then no other code reads or writes them, except for work that a stream has queued already.
     #[must_use]
     pub unsafe fn over_raw<K: Send + Sync + 'static>(
         mut self,
@@ -62,7 +62,7 @@ impl Cuda {
         &self.external
     }
 
-    /// The program's memory, for a region of `bytes`; `None` where there is none.
+    /// The memory that the program gave, for a region of `bytes` bytes; `None` if it gave none.
     pub(super) fn obtain_external(
         &self,
         bytes: u64,
