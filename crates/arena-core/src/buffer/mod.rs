@@ -9,10 +9,14 @@
 //! All are shape-free: an address and a length in elements.
 
 mod declare;
+mod on_host;
+mod part;
 mod persistent;
 mod transient;
 mod view;
+mod view_mut;
 
 pub use persistent::Persistent;
 pub use transient::Transient;
-pub use view::{View, ViewMut};
+pub use view::View;
+pub use view_mut::ViewMut;

@@ -6,13 +6,7 @@
 //! host as soon as it is queued. Of a copy to another device not even that arrives: the close waits on the host for all
 //! work of the other device, unless its stream was declared.
 
-use std::sync::Arc;
-
-use bytemuck::Pod;
-use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{
-    CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
-};
+use cudarc::driver::{CudaStream, SyncOnDrop};
 
 use crate::buffer::{Persistent, Transient, View, ViewMut};
 use crate::device::Cuda;
@@ -47,65 +41,75 @@ pub fn hand_over<'a>(region: &Region<Cuda>, stream: &'a CudaStream) -> SyncOnDro
     sync
 }
 
-macro_rules! device_buffer {
-    ($buffer:ty) => {
-        impl<T: Pod> DeviceSlice<T> for $buffer {
+/// Makes types of buffers arguments of cudarc's calls; [`hand_over`] has what that means. Each has `len()`, `region()`,
+/// and `address_ref()`: where its device address lies, asked for only when a call uses the buffer.
+///
+/// `read` is for each of them, `write` for those through which one may write.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! in_cudarc_calls {
+    (read: $($buffer:ty),+) => {$(const _: () = {
+        use $crate::cudarc::driver::{
+            CudaStream, DevicePtr, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop, sys,
+        };
+
+        impl<T: $crate::Pod> DeviceSlice<T> for $buffer {
             fn len(&self) -> usize {
                 self.len()
             }
 
-            fn stream(&self) -> &Arc<CudaStream> {
+            fn stream(&self) -> &std::sync::Arc<CudaStream> {
                 self.region().device().stream()
             }
         }
 
-        impl<T: Pod> DevicePtr<T> for $buffer {
+        impl<T: $crate::Pod> DevicePtr<T> for $buffer {
             // Its caller is usually a function of cudarc.
             #[track_caller]
-            fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-                (self.address(), hand_over(self.region(), stream))
+            fn device_ptr<'a>(
+                &'a self,
+                stream: &'a CudaStream,
+            ) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+                (*self.address_ref(), $crate::for_scopes::hand_over(self.region(), stream))
             }
         }
 
         // SAFETY: the argument is the buffer's 64-bit device address, which is read when the kernel is
         // launched; the buffer is borrowed for longer than the builder lives.
-        unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
+        unsafe impl<'a, 'b: 'a, T: $crate::Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
             #[inline(always)]
             #[track_caller]
             fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }
         }
-    };
-}
+    };)+};
+    (write: $($buffer:ty),+) => {$(const _: () = {
+        use $crate::cudarc::driver::{
+            CudaStream, DevicePtrMut, LaunchArgs, PushKernelArg, SyncOnDrop, sys,
+        };
 
-macro_rules! mutable_device_buffer {
-    ($buffer:ty) => {
-        impl<T: Pod> DevicePtrMut<T> for $buffer {
+        impl<T: $crate::Pod> DevicePtrMut<T> for $buffer {
             #[track_caller]
             fn device_ptr_mut<'a>(
                 &'a mut self,
                 stream: &'a CudaStream,
-            ) -> (CUdeviceptr, SyncOnDrop<'a>) {
-                (self.address(), hand_over(self.region(), stream))
+            ) -> (sys::CUdeviceptr, SyncOnDrop<'a>) {
+                (*self.address_ref(), $crate::for_scopes::hand_over(self.region(), stream))
             }
         }
 
         // SAFETY: as for the shared reference.
-        unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
+        unsafe impl<'a, 'b: 'a, T: $crate::Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
             #[inline(always)]
             #[track_caller]
             fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
                 self.arg(buffer.address_ref())
             }
         }
-    };
+    };)+};
 }
 
-device_buffer!(Persistent<T, Cuda>);
-device_buffer!(Transient<'_, T, Cuda>);
-device_buffer!(View<'_, T, Cuda>);
-device_buffer!(ViewMut<'_, T, Cuda>);
-mutable_device_buffer!(Persistent<T, Cuda>);
-mutable_device_buffer!(Transient<'_, T, Cuda>);
-mutable_device_buffer!(ViewMut<'_, T, Cuda>);
+in_cudarc_calls!(read: Persistent<T, Cuda>, Transient<'_, T, Cuda>);
+in_cudarc_calls!(read: View<'_, T, Cuda>, ViewMut<'_, T, Cuda>);
+in_cudarc_calls!(write: Persistent<T, Cuda>, Transient<'_, T, Cuda>, ViewMut<'_, T, Cuda>);

@@ -7,12 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arena_core::cudarc::driver::sys::CUdeviceptr;
-use arena_core::cudarc::driver::{
-    CudaContext, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, LaunchArgs,
-    PushKernelArg, SyncOnDrop,
-};
-use arena_core::for_scopes::{Detached, hand_over};
-use arena_core::{Cuda, Error, Persistent, Pod};
+use arena_core::cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
+use arena_core::for_scopes::{Detached, Region};
+use arena_core::{Cuda, Error, Persistent, Pod, in_cudarc_calls};
 
 use super::{Inner, Session};
 
@@ -41,16 +38,16 @@ pub(super) enum Buffer<T> {
 
 /// A part of a [`SessionSlice`], for reading: what a program has in place of a `CudaView`.
 pub struct SessionView<'b, T> {
-    address: CUdeviceptr,
-    len: usize,
-    whole: &'b SessionSlice<T>,
+    pub(super) address: CUdeviceptr,
+    pub(super) len: usize,
+    pub(super) whole: &'b SessionSlice<T>,
 }
 
 /// A part of a [`SessionSlice`], for writing: what a program has in place of a `CudaViewMut`.
 pub struct SessionViewMut<'b, T> {
-    address: CUdeviceptr,
-    len: usize,
-    whole: &'b SessionSlice<T>,
+    pub(super) address: CUdeviceptr,
+    pub(super) len: usize,
+    pub(super) whole: &'b SessionSlice<T>,
     exclusive: PhantomData<&'b mut [T]>,
 }
 
@@ -224,99 +221,47 @@ fn part<T>(
     (start <= end && end <= len).then(|| (address + (start * size_of::<T>()) as u64, end - start))
 }
 
-macro_rules! readable {
-    ($buffer:ty, $whole:ident) => {
-        impl<T: Pod> DeviceSlice<T> for $buffer {
-            fn len(&self) -> usize {
+impl<T: Pod> SessionSlice<T> {
+    fn region(&self) -> &Region<Cuda> {
+        &self.session.region
+    }
+
+    /// Where the address lies, while the buffer can be used.
+    #[inline]
+    #[track_caller]
+    fn address_ref(&self) -> &CUdeviceptr {
+        self.check();
+        &self.address
+    }
+}
+
+macro_rules! part_of_a_slice {
+    ($view:ident) => {
+        impl<T: Pod> $view<'_, T> {
+            /// Elements.
+            #[must_use]
+            pub const fn len(&self) -> usize {
                 self.len
             }
 
-            fn stream(&self) -> &Arc<CudaStream> {
-                &self.$whole().session.stream
+            /// Whether there is no element.
+            #[must_use]
+            pub const fn is_empty(&self) -> bool {
+                self.len == 0
             }
-        }
 
-        impl<T: Pod> DevicePtr<T> for $buffer {
+            fn region(&self) -> &Region<Cuda> {
+                self.whole.region()
+            }
+
+            #[inline]
             #[track_caller]
-            fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-                self.$whole().check();
-                (self.address, hand_over(&self.$whole().session.region, stream))
+            fn address_ref(&self) -> &CUdeviceptr {
+                self.whole.check();
+                &self.address
             }
         }
 
-        // SAFETY: the argument is the buffer's 64-bit device address, which is read when the kernel is launched;
-        // the buffer is borrowed for longer than the builder lives, and its step is open now.
-        unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b $buffer> for LaunchArgs<'a> {
-            #[inline(always)]
-            #[track_caller]
-            fn arg(&mut self, buffer: &'b $buffer) -> &mut Self {
-                buffer.$whole().check();
-                self.arg(&buffer.address)
-            }
-        }
-    };
-}
-
-macro_rules! writable {
-    ($buffer:ty, $whole:ident) => {
-        impl<T: Pod> DevicePtrMut<T> for $buffer {
-            #[track_caller]
-            fn device_ptr_mut<'a>(
-                &'a mut self,
-                stream: &'a CudaStream,
-            ) -> (CUdeviceptr, SyncOnDrop<'a>) {
-                self.$whole().check();
-                (self.address, hand_over(&self.$whole().session.region, stream))
-            }
-        }
-
-        // SAFETY: as for the shared reference.
-        unsafe impl<'a, 'b: 'a, T: Pod> PushKernelArg<&'b mut $buffer> for LaunchArgs<'a> {
-            #[inline(always)]
-            #[track_caller]
-            fn arg(&mut self, buffer: &'b mut $buffer) -> &mut Self {
-                buffer.$whole().check();
-                self.arg(&buffer.address)
-            }
-        }
-    };
-}
-
-impl<T> SessionSlice<T> {
-    const fn whole(&self) -> &Self {
-        self
-    }
-}
-
-impl<'b, T> SessionView<'b, T> {
-    const fn whole(&self) -> &'b SessionSlice<T> {
-        self.whole
-    }
-}
-
-impl<T> SessionViewMut<'_, T> {
-    const fn whole(&self) -> &SessionSlice<T> {
-        self.whole
-    }
-}
-
-readable!(SessionSlice<T>, whole);
-readable!(SessionView<'_, T>, whole);
-readable!(SessionViewMut<'_, T>, whole);
-writable!(SessionSlice<T>, whole);
-writable!(SessionViewMut<'_, T>, whole);
-
-impl<T> fmt::Debug for SessionSlice<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.buffer {
-            Buffer::OfStep(buffer) => write!(f, "SessionSlice{buffer:?}"),
-            Buffer::Kept(buffer) => write!(f, "SessionSlice of {buffer:?}"),
-        }
-    }
-}
-
-macro_rules! debug {
-    ($view:ident) => {
         impl<T> fmt::Debug for $view<'_, T> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let (len, address) = (self.len, self.address);
@@ -326,5 +271,17 @@ macro_rules! debug {
     };
 }
 
-debug!(SessionView);
-debug!(SessionViewMut);
+part_of_a_slice!(SessionView);
+part_of_a_slice!(SessionViewMut);
+
+in_cudarc_calls!(read: SessionSlice<T>, SessionView<'_, T>, SessionViewMut<'_, T>);
+in_cudarc_calls!(write: SessionSlice<T>, SessionViewMut<'_, T>);
+
+impl<T> fmt::Debug for SessionSlice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.buffer {
+            Buffer::OfStep(buffer) => write!(f, "SessionSlice{buffer:?}"),
+            Buffer::Kept(buffer) => write!(f, "SessionSlice of {buffer:?}"),
+        }
+    }
+}
