@@ -472,9 +472,15 @@ unsafe impl Device for Cuda {
         released
     }
 
-    /// Nothing: memory of `cuMemAlloc` goes back as a whole.
+    /// Never: memory of `cuMemAlloc` goes back as a whole.
     unsafe fn give_back(&self, _address: u64, _bytes: u64) -> Result<u64, DeviceError> {
-        Ok(0)
+        Err(DeviceError {
+            device: self.name(),
+            call: "give_back",
+            reason: "memory of one allocation goes back as a whole: use a region of the kind Virtual"
+                .to_owned(),
+            kind: DeviceErrorKind::Unsupported,
+        })
     }
 
     unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {
