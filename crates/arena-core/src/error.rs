@@ -330,6 +330,40 @@ pub enum ErrorKind {
     /// A scope of another arena was to be closed; nothing was closed. Lifetimes rule it out in safe code.
     #[error("the scope belongs to another arena")]
     ForeignFrame,
+    /// The arena is paused: its memory is given back, and nothing can be read, written or asked for until `resume`.
+    #[error("the arena is paused: call `resume` first")]
+    Paused,
+    /// The arena can only be paused without its contents if there are none.
+    #[error(
+        "the arena cannot be paused without keeping its persistent buffers while there are any (now: {persistent}):          drop them, or keep them with `Keep::Persistent`"
+    )]
+    WouldBeLost {
+        /// Persistent buffers that exist.
+        persistent: u64,
+    },
+    /// The host has no memory for the contents that a pause keeps. Nothing was paused.
+    #[error("the host has no memory for the persistent bytes that a pause keeps ({bytes})")]
+    NoHostMemory {
+        /// Bytes that were asked for.
+        bytes: u64,
+    },
+    /// The region is of a kind that cannot do this.
+    #[error(
+        "`{call}` needs a region of the kind Virtual: build the arena with `RegionKind::Virtual`"
+    )]
+    NotVirtual {
+        /// The call.
+        call: &'static str,
+    },
+    /// The arena was built in another process, of which this one is a fork. The device's memory belongs to that
+    /// process alone.
+    #[error("the arena belongs to process {built_in}: it cannot be used in its fork {used_in}")]
+    Forked {
+        /// The process that built it.
+        built_in: u32,
+        /// The process of the call.
+        used_in: u32,
+    },
     /// A stream that used the arena's memory could not be waited for when a scope closed, neither on
     /// the device nor on the host, so nothing may be reused: the arena takes no further scope.
     #[error("the arena is closed: a stream that used its memory could not be waited for: {0}")]
@@ -537,6 +571,9 @@ pub enum DeviceErrorKind {
     /// The call is not allowed while a graph is captured on the arena's stream. The driver was not
     /// called, and the capture goes on.
     InCapture,
+    /// The device never does this with memory of this kind. A region of another
+    /// [kind](crate::RegionKind) may.
+    Unsupported,
     /// There is no such device here: it was not built in, or has no driver, or does not exist.
     Unavailable,
     /// The device is broken for this process: every other call fails as well.

@@ -30,6 +30,8 @@ pub(crate) struct Fences<D: Device> {
     /// Whether the state holds anything. A thread that declared has ended its use of the buffer before
     /// the scope closes, and that order is all that reading this flag needs.
     busy: AtomicBool,
+    /// Whether the region has no memory now, so that nothing may use it.
+    paused: AtomicBool,
     state: Mutex<State<D>>,
 }
 
@@ -78,7 +80,8 @@ impl<D: Device> Fences<D> {
     pub(crate) const fn new() -> Self {
         let lent = Lent { handles: 0, wait: None };
         let state = State { declared: Vec::new(), lent, event: None, failure: None, lost: None };
-        Self { busy: AtomicBool::new(false), state: Mutex::new(state) }
+        let (busy, paused) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { busy, paused, state: Mutex::new(state) }
     }
 
     /// What another thread's panic left behind is whole: each change below is a single push or store.
@@ -201,7 +204,23 @@ impl<D: Device> Fences<D> {
 
     fn note_busy(&self, state: &State<D>) {
         let waits = state.failure.is_some() || state.lost.is_some() || state.lent.wait.is_some();
-        self.busy.store(waits || !state.declared.is_empty(), Ordering::Relaxed);
+        let busy = waits || !state.declared.is_empty() || self.is_paused();
+        self.busy.store(busy, Ordering::Relaxed);
+    }
+
+    /// While it is set, every [`check`](Self::check) says so.
+    pub(crate) fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+        self.note_busy(&self.lock());
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn refuse_paused(&self) -> Result<(), Error> {
+        if self.is_paused() { Err(ErrorKind::Paused.into()) } else { Ok(()) }
     }
 
     /// Whether there is anything to know: a declared stream, a failure.
@@ -232,7 +251,7 @@ impl<D: Device> Fences<D> {
         self.note_busy(&state);
     }
 
-    /// The error that was kept, once, or the loss, again and again.
+    /// The error that was kept, once; or the loss, or the pause, again and again.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.is_busy() { self.check_state() } else { Ok(()) }
@@ -245,16 +264,17 @@ impl<D: Device> Fences<D> {
         if let Some(lost) = &state.lost {
             return Err(ErrorKind::OrderLost(lost.clone()).into());
         }
+        self.refuse_paused()?;
         let failure = state.failure.take();
         self.note_busy(&state);
         failure.map_or(Ok(()), Err)
     }
 
-    /// Whether an error waits to be told.
+    /// Whether an error waits to be told, or the region is paused.
     pub(crate) fn has_failure(&self) -> bool {
         self.is_busy() && {
             let state = self.lock();
-            state.failure.is_some() || state.lost.is_some()
+            state.failure.is_some() || state.lost.is_some() || self.is_paused()
         }
     }
 

@@ -29,6 +29,7 @@ pub mod layout;
 mod buffer;
 mod bytes;
 mod capacity;
+mod committed;
 #[cfg(feature = "_cuda")]
 pub mod cuda;
 mod demand;
@@ -49,6 +50,7 @@ mod plan;
 mod random;
 mod raw_arena;
 mod region;
+mod region_kind;
 mod reset;
 mod signature;
 mod spans;
@@ -71,9 +73,10 @@ pub use pin::RegionPin;
 pub use placement::Placement;
 pub use plan::{DeviationKind, DeviationSite, Deviations, PlannedSlot, SlotTable, SlotTableError};
 pub use raw_arena::RawArena;
+pub use region_kind::{Keep, RegionKind};
 pub use reset::{POISON_BYTE, Reset};
 pub use signature::StepSignature;
-pub use stats::Stats;
+pub use stats::{Stats, Status};
 pub use step_log::{StepEvent, StepLog};
 pub use uses::{LastUse, RecordedRequest};
 
@@ -89,6 +92,7 @@ pub mod for_scopes {
     pub use crate::one_thread::UsedOnSeveralThreads;
     pub use crate::plan::PlanId;
     pub use crate::region::Region;
+    pub use crate::region_kind::RegionOptions;
     pub use crate::steps::{FrameId, StepFigures, Steps, Watch};
 }
 

@@ -1,17 +1,21 @@
 //! The region: one contiguous range of device addresses, obtained once.
 
+mod physical;
+
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::bytes::Alignment;
+use crate::committed::Committed;
 use crate::device::{Device, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
 use crate::fence::Fences;
 #[cfg(feature = "_cuda")]
 use crate::fence::WaitForEvery;
 use crate::layout::{Span, region_fits};
+use crate::region_kind::{RegionKind, RegionOptions};
 use crate::uses::Uses;
 
 /// One contiguous range of device addresses, and the device that it came from.
@@ -21,7 +25,8 @@ use crate::uses::Uses;
 ///
 /// # Invariants
 ///
-/// 1. `memory` is what `device` obtained for `capacity_bytes`, until `drop`.
+/// 1. `memory` is what `device` obtained for `capacity_bytes`, or where `grows` reserved for `reserved_bytes`, until
+///    `drop`. Where `grows`, the chunks of `committed` are the ranges that are committed.
 /// 2. [`region_fits`] holds for its base address and capacity, and the address is not zero.
 pub struct Region<D: Device> {
     /// First, so that its event goes before the device that it is of.
@@ -30,6 +35,20 @@ pub struct Region<D: Device> {
     memory: Option<Obtained<D::Memory>>,
     base_address: u64,
     capacity_bytes: u64,
+    /// The capacity, rounded up to what is committed at a time.
+    reserved_bytes: u64,
+    kind: RegionKind,
+    /// Whether the memory comes piece by piece. A device that only measures has none.
+    grows: bool,
+    committed: Mutex<Committed>,
+    /// The sum of its chunks, for figures.
+    committed_bytes: AtomicU64,
+    /// The process that built it.
+    process: u32,
+    /// Persistent buffers that exist.
+    persistent: AtomicU64,
+    /// How often all contents were given up.
+    lives: AtomicU64,
     driver_allocations: AtomicU64,
     /// While one is set no byte changes its meaning.
     pins: AtomicU64,
@@ -42,27 +61,45 @@ pub struct Region<D: Device> {
 }
 
 impl<D: Device> Region<D> {
-    pub(crate) fn obtain(device: D, capacity_bytes: u64) -> Result<Self, Error> {
-        let refuse = |reason: String| DeviceError {
-            device: device.name(),
-            call: "obtain",
-            reason,
-            kind: DeviceErrorKind::Refused,
-        };
-        if !region_fits(0, capacity_bytes) {
-            return Err(refuse(format!(
-                "a capacity of {capacity_bytes} bytes is larger than any memory"
-            ))
+    pub(crate) fn obtain(device: D, options: RegionOptions) -> Result<Self, Error> {
+        let capacity_bytes = options.capacity.bytes();
+        let grows = options.kind == RegionKind::Virtual && !D::MEASURES_ONLY;
+        let granularity = if grows { Some(physical::granularity(&device)?) } else { None };
+        let reserved_bytes = granularity.map_or(Some(capacity_bytes), |granularity| {
+            capacity_bytes.checked_next_multiple_of(granularity.bytes())
+        });
+        let Some(reserved_bytes) = reserved_bytes.filter(|bytes| region_fits(0, *bytes)) else {
+            return Err(DeviceError {
+                device: device.name(),
+                call: "obtain",
+                reason: format!("a capacity of {capacity_bytes} bytes is larger than any memory"),
+                kind: DeviceErrorKind::Refused,
+            }
             .into());
-        }
-        let claimed = Claimed::Base(device.base_alignment());
-        let memory = device.obtain(capacity_bytes)?;
+        };
+        let claimed = device.base_alignment().max(granularity.unwrap_or(Alignment::ONE));
+        let memory = match granularity {
+            Some(_) => device.reserve(reserved_bytes)?,
+            None => device.obtain(capacity_bytes)?,
+        };
         let base_address = memory.base_address;
+        let committed = granularity.map_or_else(
+            || Committed::whole(capacity_bytes),
+            |granularity| Committed::nothing(granularity, reserved_bytes, options.ahead.bytes()),
+        );
         let region = Self {
             fences: Fences::new(),
             memory: Some(memory),
             base_address,
             capacity_bytes,
+            reserved_bytes,
+            kind: options.kind,
+            grows,
+            committed_bytes: AtomicU64::new(committed.bytes()),
+            committed: Mutex::new(committed),
+            process: std::process::id(),
+            persistent: AtomicU64::new(0),
+            lives: AtomicU64::new(0),
             driver_allocations: AtomicU64::new(1),
             pins: AtomicU64::new(0),
             returned: Mutex::new(Vec::new()),
@@ -71,7 +108,7 @@ impl<D: Device> Region<D> {
             device,
         };
         // From here on the region's drop gives the memory back.
-        claimed.check(&region.device, base_address, capacity_bytes)?;
+        Claimed::Base(claimed).check(&region.device, base_address, reserved_bytes)?;
         Ok(region)
     }
 
@@ -92,6 +129,12 @@ impl<D: Device> Region<D> {
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
+    }
+
+    /// What its memory is made of.
+    #[must_use]
+    pub fn kind(&self) -> RegionKind {
+        self.kind
     }
 
     /// Declares that `stream` uses this region until a scope of `depth` closes (0: permanently), and makes
@@ -192,6 +235,38 @@ impl<D: Device> Region<D> {
         self.any_returned.load(Ordering::Acquire)
     }
 
+    /// A persistent buffer was made.
+    pub(crate) fn count_persistent(&self) {
+        self.persistent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One was dropped.
+    pub(crate) fn count_dropped(&self) {
+        self.persistent.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Persistent buffers that exist.
+    pub(crate) fn persistent(&self) -> u64 {
+        self.persistent.load(Ordering::Relaxed)
+    }
+
+    /// How often all contents were given up: a graph of an earlier life is stale.
+    #[must_use]
+    pub fn lives(&self) -> u64 {
+        self.lives.load(Ordering::Relaxed)
+    }
+
+    /// The device, for work on the region's bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Paused`](crate::ErrorKind::Paused) while there are none.
+    #[inline]
+    pub(crate) fn device_for_work(&self) -> Result<&D, Error> {
+        self.fences.refuse_paused()?;
+        Ok(&self.device)
+    }
+
     /// Asks whether the device works, and returns a kept error, once.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.device.health()?;
@@ -259,11 +334,19 @@ impl<D: Device> Drop for Region<D> {
         if unless_it_panics(|| self.wait_for_declared(0)).is_none() {
             return;
         }
+        if self.grows {
+            self.take_all(&memory.handle);
+        }
         unless_it_panics(|| {
-            // SAFETY: by invariant 1 the memory is the device's for this capacity; buffers hold the
-            // region or borrow its arena, so none is left, and the arena's stream waits for every other
-            // stream that used them.
-            unsafe { self.device.release(memory, self.capacity_bytes) }
+            if self.grows {
+                // SAFETY: by invariant 1 the addresses are the device's, so many; the rest is as below.
+                unsafe { self.device.unreserve(memory, self.reserved_bytes) }
+            } else {
+                // SAFETY: by invariant 1 the memory is the device's for this capacity; buffers hold the
+                // region or borrow its arena, so none is left, and the arena's stream waits for every other
+                // stream that used them.
+                unsafe { self.device.release(memory, self.capacity_bytes) }
+            }
         });
     }
 }

@@ -12,8 +12,10 @@ mod detached;
 mod drops;
 mod filled;
 mod frames;
+mod memory;
 mod mode;
 mod open;
+mod pause;
 mod planned;
 mod requests;
 
@@ -37,9 +39,10 @@ use crate::pin::RegionPin;
 use crate::placement::Placement;
 use crate::plan::Plans;
 use crate::region::{Region, unless_it_panics};
+use crate::region_kind::RegionOptions;
 use crate::reset::Reset;
 use crate::signature::{Running, StepSignature};
-use crate::stats::Stats;
+use crate::stats::{Stats, Status};
 use crate::step_log::StepLog;
 use crate::zones::Zones;
 
@@ -48,6 +51,7 @@ pub use frames::FrameId;
 use frames::Frames;
 use mode::Mode;
 pub use open::Watch;
+use pause::Paused;
 
 /// A region with its zones, and the frames above its mark.
 ///
@@ -76,6 +80,8 @@ pub struct Steps<D: Device = Host> {
     resets: Cell<u64>,
     /// Buffers without a lifetime that were dropped.
     detached: Arc<Drops>,
+    /// What a pause keeps, until all of it is back.
+    paused: RefCell<Option<Paused>>,
 }
 
 // SAFETY: nothing implements the trait, so this promises nothing.
@@ -110,12 +116,27 @@ impl<D: Device> Steps<D> {
         placement: Placement,
         reset: Reset,
     ) -> Result<Self, Error> {
-        let region = Arc::new(Region::obtain(device, capacity.bytes())?);
+        Self::with_region(device, RegionOptions::fixed(capacity), placement, reset)
+    }
+
+    /// Obtains a region as the options say.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new); of the kind [`Unsupported`](crate::DeviceErrorKind::Unsupported) where the device
+    /// has no region of that kind.
+    pub fn with_region(
+        device: D,
+        options: RegionOptions,
+        placement: Placement,
+        reset: Reset,
+    ) -> Result<Self, Error> {
+        let region = Arc::new(Region::obtain(device, options)?);
         let base_address = region.base_address();
         let steps = Self {
             mode: Cell::new(Mode::Bump),
             separate: Separate::of(placement, &region)?,
-            zones: Zones::new(base_address, capacity.bytes()),
+            zones: Zones::new(base_address, options.capacity.bytes()),
             running: Running::default(),
             plans: Plans::default(),
             region,
@@ -130,7 +151,9 @@ impl<D: Device> Steps<D> {
             last: Cell::default(),
             resets: Cell::new(0),
             detached: Arc::default(),
+            paused: RefCell::new(None),
         };
+        steps.follow_memory();
         steps.choose_mode();
         Ok(steps)
     }
@@ -165,8 +188,15 @@ impl<D: Device> Steps<D> {
             free_bytes: self.zones.capacity_bytes() - kept_bytes - used_bytes,
             kept_bytes,
             peak_bytes: self.zones.peak_bytes(),
+            committed_bytes: self.region.committed_bytes(),
             driver_allocations: self.region.driver_allocations(),
         }
+    }
+
+    /// The same for people, with what the device has.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::new(self.stats(), self.region.device().memory().ok())
     }
 
     /// What is known of the last root scope that closed.
@@ -243,9 +273,9 @@ impl<D: Device> Steps<D> {
         self.region.device().refuse_in_capture("persistent")?;
         let alignment = alignment.max(Alignment::of::<T>());
         let bytes = bytes_of::<T>(len)?;
-        let mut placed = self.zones.place_persistent(bytes, alignment);
+        let mut placed = self.place_persistent(bytes, alignment);
         if placed.is_err() && self.leave_plan_for(bytes, alignment) {
-            placed = self.zones.place_persistent(bytes, alignment);
+            placed = self.place_persistent(bytes, alignment);
         }
         let (span, kept) = placed.map_err(|error| self.asked(error, asked))?;
         if let (true, Some(demand)) = (kept, &self.demand) {
@@ -254,7 +284,7 @@ impl<D: Device> Steps<D> {
         let (address, region) = (self.address_of(span), Arc::clone(&self.region));
         region.uses().forget(address, bytes);
         // SAFETY: 1: the address is aligned by the zones, and not zero, as no base is. 2: the span
-        // lies in the zones of this region. 3: neither the bump nor the kept zone gives a byte of
+        // lies in the zones of this region, where memory is committed. 3: neither the bump nor the kept zone gives a byte of
         // it away again before the buffer's drop.
         Ok(unsafe { Persistent::new(address, len, region, kept.then_some(span)) })
     }
@@ -341,29 +371,6 @@ impl<D: Device> Steps<D> {
             demand.borrow_mut().note_give_back(span, self.zones.cursor_bytes());
         }
         self.zones.give_back_kept(span);
-    }
-
-    /// Gives the physical memory between `above_bytes` (or the cursor, if that is higher) and the
-    /// kept part back to the device, while every address stays. Returns the bytes given back: none while
-    /// the region is pinned.
-    ///
-    /// # Errors
-    ///
-    /// The device's refusal, or an error that a close left behind.
-    pub fn trim(&mut self, above_bytes: u64) -> Result<u64, Error> {
-        self.ready()?;
-        let start_bytes = above_bytes.max(self.zones.cursor_bytes());
-        let free = Span { start_bytes, end_bytes: self.zones.floor_bytes() };
-        if start_bytes >= free.end_bytes || self.region.is_pinned() {
-            return Ok(0);
-        }
-        if let Some(poisoned_to) = self.poisoned_to.get() {
-            self.poisoned_to.set(Some(poisoned_to.min(start_bytes)));
-        }
-        let (address, bytes) = (self.address_of(free), free.len_bytes());
-        // SAFETY: the range lies between cursor and kept floor, and `&mut self` says that no
-        // transient buffer is alive.
-        Ok(unsafe { self.region.device().give_back(address, bytes) }?)
     }
 
     fn note_cursor(&self) {

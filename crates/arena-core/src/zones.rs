@@ -32,9 +32,12 @@ pub(crate) struct Zones {
     base_address: u64,
     /// The cursor's address + [`AHEAD`].
     cursor_ahead: Cell<u64>,
-    /// What a request may fill: up to the kept floor's address + [`AHEAD`].
+    /// What a request may fill: up to the kept floor, or to the end of the committed memory below it; its
+    /// address + [`AHEAD`].
     limit_ahead: Cell<u64>,
     capacity_bytes: u64,
+    /// Where the memory ends that the cursor may go into.
+    committed_bytes: Cell<u64>,
     mark: Cell<Option<u64>>,
     peak: Cell<u64>,
     kept: RefCell<KeptZone>,
@@ -46,6 +49,7 @@ impl Zones {
         Self {
             base_address,
             capacity_bytes,
+            committed_bytes: Cell::new(capacity_bytes),
             cursor_ahead: Cell::new(base_address + AHEAD),
             limit_ahead: Cell::new(base_address + capacity_bytes + AHEAD),
             mark: Cell::new(None),
@@ -131,7 +135,7 @@ impl Zones {
         Some(start_address)
     }
 
-    /// The same with the error, and for empty requests, which take no room.
+    /// The same with the error, and for empty requests, which take no room. Its memory is committed.
     #[cold]
     pub(crate) fn bump_checked(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
         let (cursor, floor) = (self.cursor_address(), self.base_address + self.floor_bytes());
@@ -162,7 +166,7 @@ impl Zones {
         let placed = self.kept.borrow_mut().place(bytes, alignment, self.cursor_bytes());
         match placed {
             Some(span) => {
-                self.follow_floor();
+                self.follow_limit();
                 Ok((span, true))
             }
             None => Err(self.exhausted(bytes, alignment).into()),
@@ -172,7 +176,7 @@ impl Zones {
     /// Takes a kept span back.
     pub(crate) fn give_back_kept(&self, span: Span) {
         self.kept.borrow_mut().give_back(span);
-        self.follow_floor();
+        self.follow_limit();
     }
 
     /// Moves the cursor back to `to_bytes`, but never below the mark.
@@ -201,8 +205,28 @@ impl Zones {
         is_last
     }
 
-    fn follow_floor(&self) {
-        self.limit_ahead.set(self.base_address + self.floor_bytes() + AHEAD);
+    fn follow_limit(&self) {
+        let limit_bytes = self.floor_bytes().min(self.committed_bytes());
+        self.limit_ahead.set(self.base_address + limit_bytes + AHEAD);
+    }
+
+    /// Where the memory ends that the cursor may go into: the capacity if the region has all its memory.
+    #[inline]
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        self.committed_bytes.get()
+    }
+
+    /// The memory that the cursor may go into ends here.
+    pub(crate) fn set_committed(&self, bytes: u64) {
+        self.committed_bytes.set(bytes.min(self.capacity_bytes));
+        self.follow_limit();
+    }
+
+    /// Where a request would end, if it fits below what is kept: its memory may still be missing.
+    pub(crate) fn end_of(&self, bytes: u64, alignment: Alignment) -> Option<u64> {
+        let (cursor, floor) = (self.cursor_address(), self.base_address + self.floor_bytes());
+        let (_, end_address) = fit(cursor, floor, bytes, alignment)?;
+        Some(end_address - self.base_address)
     }
 
     pub(crate) fn exhausted(&self, asked_bytes: u64, alignment: Alignment) -> Exhausted {

@@ -1,5 +1,6 @@
 //! The arena: a region, its mark, and the scopes above it.
 
+mod memory;
 mod plans;
 mod watching;
 
@@ -7,10 +8,10 @@ pub use watching::RunDemand;
 
 use std::fmt;
 
-use arena_core::for_scopes::Steps;
+use arena_core::for_scopes::{RegionOptions, Steps};
 use arena_core::{
     Alignment, ByteSize, Capacity, Device, Error, ErrorKind, Host, Persistent, Placement, Pod,
-    Probe, Reset, Stats, StepSignature,
+    Probe, RegionKind, Reset, Stats, StepSignature,
 };
 
 use crate::guard::Guard;
@@ -36,6 +37,8 @@ pub struct ArenaBuilder<D> {
     host_bump: ByteSize,
     step_memory: ByteSize,
     placement: Placement,
+    kind: RegionKind,
+    ahead: ByteSize,
 }
 
 impl<D: Device> ArenaBuilder<D> {
@@ -139,15 +142,53 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
+    /// How the region gets its memory. The default is [`RegionKind::Fixed`]. With [`RegionKind::Virtual`] the
+    /// capacity is a limit: the region takes addresses for it, and memory as it is needed.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, RegionKind};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::gib(64));
+    /// let mut arena = builder.region(RegionKind::Virtual).build()?;
+    /// assert_eq!(arena.stats().committed_bytes, 0);
+    /// arena.scope(|step| step.alloc_zeroed::<u8>(5 << 20).map(drop))?;
+    /// assert_eq!(arena.stats().committed_bytes, 5 << 20);
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub const fn region(mut self, kind: RegionKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// The most memory that a [`RegionKind::Virtual`] region takes ahead of what it needs, in one step. It takes as
+    /// much again as it has, up to this size, so that a growing step makes few calls of the device. The default is
+    /// 1 GiB; 0 takes just what is needed.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, RegionKind};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::gib(1)).region(RegionKind::Virtual);
+    /// let mut arena = builder.commit_ahead(ByteSize::kib(0)).build()?;
+    /// arena.scope(|step| step.alloc::<u8>(10_000).map(drop))?;
+    /// assert_eq!(arena.stats().committed_bytes, 12_288); // whole pages
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub const fn commit_ahead(mut self, size: ByteSize) -> Self {
+        self.ahead = size;
+        self
+    }
+
     /// Obtains the region: one call of the device.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoCapacity`] without a [capacity](Self::capacity); [`ErrorKind::Device`] when the device
-    /// refuses, has not so much memory, or cannot tell of how much a fraction is asked. Nothing is held then.
+    /// refuses, has not so much memory, has no region of this [kind](Self::region), or cannot tell of how much a
+    /// fraction is asked. Nothing is held then.
     pub fn build(self) -> Result<Arena<D>, Error> {
         let capacity = self.capacity.ok_or(ErrorKind::NoCapacity)?.on(&self.device)?;
-        let steps = Steps::new(self.device, capacity, self.placement, self.reset)?;
+        let options = RegionOptions { capacity, kind: self.kind, ahead: self.ahead };
+        let steps = Steps::with_region(self.device, options, self.placement, self.reset)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
         Ok(Arena { state: State::new(steps, host_bump_bytes, self.step_memory.bytes()) })
     }
@@ -171,6 +212,8 @@ impl<D: Device> Arena<D> {
             host_bump: ByteSize::kib(16),
             step_memory: ByteSize::mib(128),
             placement: Placement::Bump,
+            kind: RegionKind::Fixed,
+            ahead: ByteSize::gib(1),
         }
     }
 
@@ -483,29 +526,6 @@ impl<D: Device> Arena<D> {
     #[must_use]
     pub fn steps(&self) -> &Steps<D> {
         &self.state.steps
-    }
-
-    /// Gives physical memory back to the system, from the high-water of the last root scope up to the kept
-    /// part. Every address stays valid. Returns the number of bytes given back: whole pages on
-    /// [`Host`](crate::Host), 0 on a device that cannot do so ([`Cuda`](crate::Cuda), [`Probe`](crate::Probe)),
-    /// and 0 while a captured graph holds the region.
-    ///
-    /// # Errors
-    ///
-    /// The device's refusal.
-    ///
-    /// ```
-    /// # use arena_scope::{Arena, ByteSize, Host};
-    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(1)).build()?;
-    /// for len in [1_000_000, 1000] {
-    ///     arena.scope(|step| step.alloc_zeroed::<u8>(len).map(drop))?; // one large step, one small one
-    /// }
-    /// assert!(arena.trim()? > 900_000);
-    /// # arena_scope::Ok(())
-    /// ```
-    pub fn trim(&mut self) -> Result<u64, Error> {
-        self.state.settle_all();
-        self.state.steps.trim(self.state.steps.last_step().high_water_bytes)
     }
 
     /// Returns the error that an earlier close could not return, if there is one. Otherwise it tries again what a

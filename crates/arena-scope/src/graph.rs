@@ -24,7 +24,7 @@ use crate::step_key::StepKey;
 /// A captured training step, which the device can run again without the host.
 ///
 /// A graph keeps the region alive. While it exists, the bytes of dropped kept buffers are not reused, and
-/// `trim` gives nothing back. Pass inputs and results through persistent buffers: write them before
+/// `trim` is refused. Pass inputs and results through persistent buffers: write them before
 /// [`replay`](Self::replay) and read them after it, in stream order.
 pub struct StepGraph<D: Captures> {
     /// Before the pin, so that it is gone before the region can be.
@@ -35,6 +35,8 @@ pub struct StepGraph<D: Captures> {
     key: StepKey,
     signature: StepSignature,
     high_water_bytes: u64,
+    /// Of the region, in which it was captured.
+    life: u64,
 }
 
 impl<D: Captures> Arena<D> {
@@ -107,6 +109,7 @@ impl<D: Captures> Arena<D> {
             key: options.key(),
             signature,
             high_water_bytes: step.high_water_bytes,
+            life: state.steps.region().lives(),
         })
     }
 }
@@ -131,9 +134,10 @@ impl<D: Captures> StepGraph<D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::StaleGraph`] in three cases: `arena` is not the arena of the capture; a later step of the
-    /// same name and variant had another signature or plan; or buffers were kept since then where the step has
-    /// its transient buffers. Nothing is launched then. Otherwise the device's refusal, or an error that an
+    /// [`ErrorKind::StaleGraph`] in four cases: `arena` is not the arena of the capture; it was
+    /// [paused](Arena::pause) without keeping its buffers; a later step of the same name and variant had another
+    /// signature or plan; or buffers were kept since then where the step has its transient buffers. Nothing is
+    /// launched then. [`ErrorKind::Paused`] while it is paused. Otherwise the device's refusal, or an error that an
     /// earlier close left behind.
     pub fn replay(&self, arena: &mut Arena<D>) -> Result<(), Error> {
         arena.state.settle_all();
@@ -143,6 +147,9 @@ impl<D: Captures> StepGraph<D> {
         let stale = |reason: String| Err(ErrorKind::StaleGraph { reason }.into());
         if !self.pin.is_of(region) {
             return stale("it was captured on another arena".to_owned());
+        }
+        if self.life != region.lives() {
+            return stale("the arena was paused since then without keeping its buffers".to_owned());
         }
         let stats = state.steps.stats();
         let latest = state.kinds.borrow().get(self.key).and_then(|kind| kind.captured.latest);

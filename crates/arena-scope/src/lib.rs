@@ -32,7 +32,7 @@
 //!
 //! | a CPU arena has | here it is |
 //! |---|---|
-//! | a chunk from `malloc` | the region, obtained once; nothing grows |
+//! | a chunk from `malloc` | the region, obtained once; it never moves, and grows only if it is [`RegionKind::Virtual`] |
 //! | a reference `&'a T` | [`Transient`], an address and a length on any device |
 //! | `reset(&mut self)` | the end of a [`Scope`]; scopes nest |
 //! | no `Drop` | the bump reuses nothing when a buffer is dropped. A plan does: it gives the bytes of a dropped buffer to a later one, so drop early what you no longer need |
@@ -72,8 +72,8 @@ pub use step_key::StepKey;
 #[cfg(feature = "_cuda")]
 pub use arena_core::cudarc;
 pub use arena_core::{
-    Alignment, ByteSize, Capacity, Cuda, Device, Error, ErrorKind, Host, HostVisible, Persistent,
-    Placement, Pod, Probe, Reset, Stats, Transient, View, ViewMut,
+    Alignment, ByteSize, Capacity, Cuda, Device, Error, ErrorKind, Host, HostVisible, Keep,
+    Persistent, Placement, Pod, Probe, RegionKind, Reset, Stats, Status, Transient, View, ViewMut,
 };
 pub use arena_core::{device, layout};
 pub use bumpalo;

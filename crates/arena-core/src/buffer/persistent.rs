@@ -41,6 +41,7 @@ impl<T: Pod, D: Device> Persistent<T, D> {
         region: Arc<Region<D>>,
         kept: Option<Span>,
     ) -> Self {
+        region.count_persistent();
         Self { address, len, region, kept, elements: PhantomData }
     }
 
@@ -162,6 +163,7 @@ impl<T, D: Device> Drop for Persistent<T, D> {
         if let Some(span) = self.kept {
             self.region.queue_returned(span);
         }
+        self.region.count_dropped();
     }
 }
 

@@ -267,7 +267,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         if !bytes.is_empty() {
             // SAFETY: by invariant 2 the range lies in the region and has as many bytes as the
             // slice; by 3 nobody else touches it.
-            unsafe { self.region.device().copy_in(self.address, bytes) }?;
+            unsafe { self.region.device_for_work()?.copy_in(self.address, bytes) }?;
         }
         Ok(())
     }
@@ -303,13 +303,14 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         let bytes = from.len_bytes();
         if bytes > 0 {
             if !std::ptr::eq(self.region, from.region()) {
+                from.region().device_for_work()?;
                 // The copy runs on this arena's stream, which the other arena must know of.
                 from.region().declare(self.region.device().stream(), UNTIL_THE_ROOT_CLOSES)?;
             }
             let (to, from) = (self.address, from.start());
             // SAFETY: both ranges lie in their regions by invariant 2; the exclusive access and the
             // shared one cannot overlap by 3.
-            unsafe { self.region.device().copy_within(to, from, bytes) }?;
+            unsafe { self.region.device_for_work()?.copy_within(to, from, bytes) }?;
         }
         Ok(())
     }
@@ -393,7 +394,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
             check_aligned(self.address, pattern.bytes())?;
             // SAFETY: by invariant 2 the range lies in the region; by 3 nobody else touches it. The start
             // was checked, and the pattern is one byte or has the size of `T`. Any bytes are a `T: Pod`.
-            unsafe { self.region.device().fill(self.address, bytes, pattern) }?;
+            unsafe { self.region.device_for_work()?.fill(self.address, bytes, pattern) }?;
         }
         Ok(())
     }

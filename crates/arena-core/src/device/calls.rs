@@ -10,6 +10,14 @@ pub enum Call {
     Release,
     /// [`give_back`](super::Device::give_back)
     GiveBack,
+    /// [`reserve`](super::Device::reserve)
+    Reserve,
+    /// [`unreserve`](super::Device::unreserve)
+    Unreserve,
+    /// [`commit`](super::Device::commit)
+    Commit,
+    /// [`decommit`](super::Device::decommit)
+    Decommit,
     /// [`fill`](super::Device::fill)
     Fill,
     /// [`copy_in`](super::Device::copy_in)
@@ -32,10 +40,14 @@ pub enum Call {
 
 impl Call {
     /// Every call.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Obtain,
         Self::Release,
         Self::GiveBack,
+        Self::Reserve,
+        Self::Unreserve,
+        Self::Commit,
+        Self::Decommit,
         Self::Fill,
         Self::CopyIn,
         Self::CopyOut,
@@ -54,6 +66,10 @@ impl Call {
             Self::Obtain => "obtain",
             Self::Release => "release",
             Self::GiveBack => "give_back",
+            Self::Reserve => "reserve",
+            Self::Unreserve => "unreserve",
+            Self::Commit => "commit",
+            Self::Decommit => "decommit",
             Self::Fill => "fill",
             Self::CopyIn => "copy_in",
             Self::CopyOut => "copy_out",
@@ -69,7 +85,8 @@ impl Call {
 
 /// Implements [`Device`](super::Device) for a wrapper: each call first passes
 /// `self.before(Call, bytes)`, which may refuse it, and then goes to `self.inner`. When the inner
-/// device obtains nothing, `self.not_obtained(bytes)` is told. `self.memory_left(memory)` says how much of the
+/// device obtains or commits nothing, `self.not_obtained(bytes)` is told. When it took memory back,
+/// `self.decommitted(bytes)` is told. `self.memory_left(memory)` says how much of the
 /// inner device's memory the wrapper leaves.
 macro_rules! wrap_device {
     ($wrapper:ident) => {
@@ -137,6 +154,54 @@ macro_rules! wrap_device {
                 self.before(super::Call::GiveBack, bytes)?;
                 // SAFETY: the caller's promise is passed on.
                 unsafe { self.inner.give_back(address, bytes) }
+            }
+
+            fn commit_granularity(&self) -> Option<crate::bytes::Alignment> {
+                self.inner.commit_granularity()
+            }
+
+            fn reserve(
+                &self,
+                bytes: u64,
+            ) -> Result<super::Obtained<D::Memory>, crate::error::DeviceError> {
+                self.before(super::Call::Reserve, bytes)?;
+                self.inner.reserve(bytes)
+            }
+
+            unsafe fn unreserve(
+                &self,
+                memory: super::Obtained<D::Memory>,
+                bytes: u64,
+            ) -> Result<(), crate::error::DeviceError> {
+                let verdict = self.before(super::Call::Unreserve, bytes);
+                // SAFETY: as in `release`.
+                let released = unsafe { self.inner.unreserve(memory, bytes) };
+                verdict.and(released)
+            }
+
+            unsafe fn commit(
+                &self,
+                memory: &D::Memory,
+                address: u64,
+                bytes: u64,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Commit, bytes)?;
+                // SAFETY: the caller's promise is passed on.
+                let committed = unsafe { self.inner.commit(memory, address, bytes) };
+                committed.inspect_err(|_| self.not_obtained(bytes))
+            }
+
+            unsafe fn decommit(
+                &self,
+                memory: &D::Memory,
+                address: u64,
+                bytes: u64,
+            ) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Decommit, bytes)?;
+                // SAFETY: the caller's promise is passed on.
+                unsafe { self.inner.decommit(memory, address, bytes) }?;
+                self.decommitted(bytes);
+                Ok(())
             }
 
             unsafe fn fill(

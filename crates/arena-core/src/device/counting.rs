@@ -47,6 +47,8 @@ impl<D> Counting<D> {
 
     fn not_obtained(&self, _bytes: u64) {}
 
+    fn decommitted(&self, _bytes: u64) {}
+
     fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {
         memory
     }

@@ -41,6 +41,8 @@ impl<D: super::Device> Failing<D> {
 
     fn not_obtained(&self, _bytes: u64) {}
 
+    fn decommitted(&self, _bytes: u64) {}
+
     fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {
         memory
     }
@@ -51,9 +53,12 @@ wrap_device!(Failing);
 /// Says which call of a [`Failing`] device fails next.
 #[derive(Debug, Clone, Default)]
 pub struct FailSwitch {
-    /// For each call: 0 lets all pass, `n` refuses the `n`-th from now.
-    countdown: Arc<[AtomicU64; Call::ALL.len()]>,
+    /// For each call, and last for all of them together: 0 lets all pass, `n` refuses the `n`-th from now.
+    countdown: Arc<[AtomicU64; Call::ALL.len() + 1]>,
 }
+
+/// Where all calls together are counted.
+const ANY: usize = Call::ALL.len();
 
 impl FailSwitch {
     /// Refuses the `n`-th such call from now, once; 1 is the next call. 0 cancels this.
@@ -74,10 +79,29 @@ impl FailSwitch {
         self.countdown[call as usize].store(n, Ordering::Relaxed);
     }
 
+    /// Refuses the `n`-th call of any kind from now, once; 1 is the next call. 0 cancels this. Returns what was left
+    /// of an earlier number: 0 if that call was refused.
+    ///
+    /// ```
+    /// # use arena_core::{ByteSize, Host, RawArena};
+    /// use arena_core::device::Failing;
+    ///
+    /// let device = Failing::new(Host::new());
+    /// let switch = device.switch();
+    /// switch.fail_nth_of_any(1);
+    /// assert!(RawArena::new(device, ByteSize::kib(4)).is_err());
+    /// assert_eq!(switch.fail_nth_of_any(0), 0);
+    /// ```
+    pub fn fail_nth_of_any(&self, n: u64) -> u64 {
+        self.countdown[ANY].swap(n, Ordering::Relaxed)
+    }
+
     fn refuses(&self, call: Call) -> bool {
-        let counted =
-            self.countdown[call as usize]
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        counted == Ok(1)
+        let reached = |place: usize| {
+            let count = |n: u64| n.checked_sub(1);
+            self.countdown[place].fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(1)
+        };
+        let (this, any) = (reached(call as usize), reached(ANY));
+        this || any
     }
 }

@@ -18,6 +18,9 @@ use crate::error::{DeviceError, DeviceErrorKind};
 /// The addresses are reserved at once, and the system provides each page when it is used for the first time. So
 /// a large capacity costs nothing until it is used. New pages read as zero. Every call is complete when it
 /// returns; there is no stream.
+///
+/// After a `fork` the child has a copy of its own of the whole region, as of all its memory: an arena works there,
+/// and nothing that it does is seen by the parent.
 #[derive(Debug, Clone, Default)]
 pub struct Host(());
 
@@ -44,6 +47,22 @@ impl Host {
         Ok(Mapping { address, bytes: mapped })
     }
 
+    /// A mapping with an aligned base.
+    fn map_region(
+        &self,
+        bytes: u64,
+        protection: ProtFlags,
+    ) -> Result<Obtained<Option<Mapping>>, DeviceError> {
+        if bytes == 0 {
+            // No byte will be read or written; the address is aligned and not null.
+            return Ok(Obtained { base_address: BASE_ALIGNMENT_BYTES, handle: None });
+        }
+        let mapped = bytes.checked_add(BASE_ALIGNMENT_BYTES);
+        let mapping = Self::map(bytes, mapped, protection)?;
+        let base_address = (mapping.address as u64).next_multiple_of(BASE_ALIGNMENT_BYTES);
+        Ok(Obtained { base_address, handle: Some(mapping) })
+    }
+
     fn error(call: &'static str, bytes: u64, reason: impl std::fmt::Display) -> DeviceError {
         let size = ByteSize::bytes_exact(bytes);
         DeviceError {
@@ -64,8 +83,9 @@ pub struct Mapping {
 }
 
 // SAFETY: by the duties' numbers. 1: both ways of obtaining return a private mapping of its own, which the
-// kernel fills with zeros, and again when it took pages back. 2: `obtain` rounds the base up,
-// `obtain_guarded` ends at the page that it leaves closed; a page's size does not change. 3: each call
+// kernel fills with zeros, and again when it took pages back; `reserve` does too, and its pages are closed
+// until `commit`. 2: `obtain` and `reserve` round the base up, to more than a page; `obtain_guarded` ends at the
+// page that it leaves closed; a page's size does not change. 3: each call
 // writes exactly its range. 4: no call leaves this file but for system calls. 5: they fail before they have
 // done anything, and copies never do. 6: nothing panics. 7 and 8: each call is done when it returns. 9:
 // there is one stream, of no queued work. 10: it wraps nothing.
@@ -103,14 +123,7 @@ unsafe impl Device for Host {
     }
 
     fn obtain(&self, bytes: u64) -> Result<Obtained<Option<Mapping>>, DeviceError> {
-        if bytes == 0 {
-            // No byte will be read or written; the address is aligned and not null.
-            return Ok(Obtained { base_address: BASE_ALIGNMENT_BYTES, handle: None });
-        }
-        let mapped = bytes.checked_add(BASE_ALIGNMENT_BYTES);
-        let mapping = Self::map(bytes, mapped, ProtFlags::READ | ProtFlags::WRITE)?;
-        let base_address = (mapping.address as u64).next_multiple_of(BASE_ALIGNMENT_BYTES);
-        Ok(Obtained { base_address, handle: Some(mapping) })
+        self.map_region(bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     fn guard_pages(&self) -> Option<Alignment> {
@@ -165,6 +178,42 @@ unsafe impl Device for Host {
         unsafe { madvise(pointer(start).cast(), length(end - start), Advice::LinuxDontNeed) }
             .map_err(|errno| Self::error("madvise", bytes, errno))?;
         Ok(end - start)
+    }
+
+    fn commit_granularity(&self) -> Option<Alignment> {
+        Alignment::new(page_bytes()).ok()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Obtained<Option<Mapping>>, DeviceError> {
+        self.map_region(bytes, ProtFlags::empty())
+    }
+
+    unsafe fn commit(
+        &self,
+        _memory: &Option<Mapping>,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let opened = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: whole pages inside a mapping of reserved addresses, in which nothing lives yet. They read as
+        // zero: the kernel gave them nothing before, or took it all again in `decommit`.
+        unsafe { mprotect(pointer(address).cast(), length(bytes), opened) }
+            .map_err(|errno| Self::error("mprotect", bytes, errno))
+    }
+
+    unsafe fn decommit(
+        &self,
+        _memory: &Option<Mapping>,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let start = pointer(address).cast();
+        // SAFETY: whole pages inside a private anonymous mapping without live buffers: they read as zero afterwards.
+        unsafe { madvise(start, length(bytes), Advice::LinuxDontNeed) }
+            .map_err(|errno| Self::error("madvise", bytes, errno))?;
+        // SAFETY: as above. Nobody reads or writes there until the next `commit`.
+        unsafe { mprotect(start, length(bytes), MprotectFlags::empty()) }
+            .map_err(|errno| Self::error("mprotect", bytes, errno))
     }
 
     unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {

@@ -6,7 +6,8 @@ use super::{Call, DeviceMemory, calls::wrap_device};
 use crate::bytes::ByteSize;
 use crate::error::{DeviceError, DeviceErrorKind};
 
-/// Wraps a device and limits the sum of the bytes that it holds at one time.
+/// Wraps a device and limits the sum of the bytes that it holds at one time. Reserved addresses cost nothing, only
+/// what is committed to them.
 #[derive(Debug)]
 pub struct Limited<D> {
     inner: D,
@@ -32,7 +33,7 @@ impl<D> Limited<D> {
 impl<D: super::Device> Limited<D> {
     fn before(&self, call: Call, bytes: u64) -> Result<(), DeviceError> {
         match call {
-            Call::Obtain => {
+            Call::Obtain | Call::Commit => {
                 let within =
                     |held: u64| held.checked_add(bytes).filter(|total| *total <= self.limit_bytes);
                 self.held_bytes
@@ -58,6 +59,10 @@ impl<D: super::Device> Limited<D> {
 
     fn not_obtained(&self, bytes: u64) {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn decommitted(&self, bytes: u64) {
+        self.not_obtained(bytes);
     }
 
     fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {

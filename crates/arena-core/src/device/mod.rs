@@ -69,9 +69,13 @@ pub struct DeviceMemory {
 /// 1. **Memory is the caller's alone.** What [`obtain`](Self::obtain) and
 ///    [`obtain_guarded`](Self::obtain_guarded) return is `bytes` bytes at `base_address` that nobody else
 ///    reads, writes or obtains until [`release`](Self::release). They are initialised and stay so,
-///    after [`give_back`](Self::give_back) too, or the device is not [`HostVisible`].
+///    after [`give_back`](Self::give_back) too, or the device is not [`HostVisible`]. The addresses of
+///    [`reserve`](Self::reserve) are the caller's alone in the same way until
+///    [`unreserve`](Self::unreserve), and what is [committed](Self::commit) of them is memory like this until
+///    [`decommit`](Self::decommit).
 /// 2. **What it says of itself is true, and stays the same.** Each base is a multiple of
-///    [`base_alignment`](Self::base_alignment) and not zero. Where there are
+///    [`base_alignment`](Self::base_alignment), reserved ones of the
+///    [granularity](Self::commit_granularity) as well, and not zero. Where there are
 ///    [`guard_pages`](Self::guard_pages), the end of memory from `obtain_guarded` is a multiple of theirs
 ///    instead. [`MEASURES_ONLY`](Self::MEASURES_ONLY) is set only where there is no memory at all, and
 ///    [`HOST_VISIBLE`](Self::HOST_VISIBLE) only where the duties of [`HostVisible`] are kept.
@@ -80,16 +84,17 @@ pub struct DeviceMemory {
 /// 4. **No way back into an arena.** No method, and no `drop` of its types, uses an arena, a scope or a
 ///    buffer that lies on this device: it makes no request, opens and closes nothing, and drops no
 ///    buffer. The arena calls the device in the middle of its own changes.
-/// 5. **A failure is an end.** After an `Err`, `obtain` has obtained nothing; `release` has lost the
-///    memory or released it, and that memory is not used; `fill` and the copies may have written a part of their
+/// 5. **A failure is an end.** After an `Err`, `obtain` has obtained nothing, `reserve` and `commit` likewise;
+///    `release` and `unreserve` have lost the memory or released it, and that memory is not used; `decommit` has
+///    left the range committed, with any contents; `fill` and the copies may have written a part of their
 ///    destination, and may still write to it in stream order, but nowhere else; `record` and `wait` may have
 ///    ordered nothing; `synchronise` and `synchronise_stream` say nothing about what still runs.
 /// 6. **A panic is a failure.** A method that unwinds has the effects that duty 5 allows it. Each later
 ///    call works, or fails. The same holds where a method returns no `Result`.
 /// 7. **Host memory is borrowed for the call and no longer.** However a copy returns, `Ok`, `Err` or
 ///    unwinding, no work is left that reads `from` or writes to `to`.
-/// 8. **One stream, in call order.** [`stream`](Self::stream) is always the same. `fill`, the three copies
-///    and `release` take effect in the order of their calls, as if on that stream, or are recorded there
+/// 8. **One stream, in call order.** [`stream`](Self::stream) is always the same. `fill`, the three copies,
+///    `release`, `unreserve` and `decommit` take effect in the order of their calls, as if on that stream, or are recorded there
 ///    ([`Captures`]). After an `Ok`, what was queued before `copy_out` or `synchronise` on that stream, or
 ///    before `synchronise_stream` on its stream, has been done.
 /// 9. **Events order streams.** Work that is queued on a stream after an `Ok` of [`wait`](Self::wait) begins
@@ -188,12 +193,93 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The device's refusal.
+    /// [`DeviceErrorKind::Unsupported`] where the device never can; or its refusal.
     ///
     /// # Safety
     ///
     /// The range lies in memory that this device obtained, and no live buffer lies in it.
     unsafe fn give_back(&self, address: u64, bytes: u64) -> Result<u64, DeviceError>;
+
+    /// The unit in which physical memory is [committed](Self::commit) to reserved addresses. `None`: addresses
+    /// cannot be had without memory, as here.
+    fn commit_granularity(&self) -> Option<Alignment> {
+        None
+    }
+
+    /// Reserves addresses for `bytes` bytes, without memory: a multiple of the
+    /// [granularity](Self::commit_granularity), which may be zero. The base is a multiple of the granularity too.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceErrorKind::Unsupported`] where addresses cannot be had without memory, as here; or the device's
+    /// refusal. Nothing was reserved then.
+    fn reserve(&self, bytes: u64) -> Result<Obtained<Self::Memory>, DeviceError> {
+        let _ = bytes;
+        Err(unsupported(self, "reserve"))
+    }
+
+    /// Gives reserved addresses back, after the work that is queued on the stream, with the memory that is still
+    /// committed to them. By default it is [`release`](Self::release).
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; the addresses are lost then, but nothing else.
+    ///
+    /// # Safety
+    ///
+    /// `memory` came from [`reserve`](Self::reserve) of this device with these `bytes`, and nothing uses it any
+    /// more.
+    unsafe fn unreserve(
+        &self,
+        memory: Obtained<Self::Memory>,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise; a device that reserves says what it releases.
+        unsafe { self.release(memory, bytes) }
+    }
+
+    /// Puts physical memory behind a range of reserved addresses: from then on it is memory like any other, with any
+    /// contents. Work that is queued from now on can use it.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, [`DeviceErrorKind::OutOfMemory`] where it has too little; nothing was committed then.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is the handle of what [`reserve`](Self::reserve) of this device returned. The range lies in it, no
+    /// byte of it is committed, and it begins and ends at multiples of the
+    /// [granularity](Self::commit_granularity).
+    unsafe fn commit(
+        &self,
+        memory: &Self::Memory,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let _ = (memory, address, bytes);
+        Err(unsupported(self, "commit"))
+    }
+
+    /// Takes the physical memory from a range again, after the work that is queued on the stream. The addresses stay
+    /// reserved.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal; the range is still committed then, with any contents.
+    ///
+    /// # Safety
+    ///
+    /// As for [`commit`](Self::commit), but that the range is exactly one that an earlier call of it committed and
+    /// that was not taken again since; no live buffer lies in it.
+    unsafe fn decommit(
+        &self,
+        memory: &Self::Memory,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let _ = (memory, address, bytes);
+        Err(unsupported(self, "decommit"))
+    }
 
     /// Repeats `pattern` over a range, from its start on.
     ///
@@ -323,6 +409,17 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// The device's refusal, or an error of the work itself.
     fn synchronise_stream(&self, stream: &Self::Stream) -> Result<(), DeviceError>;
+}
+
+/// The refusal of a device that cannot do this at all.
+fn unsupported<D: Device + ?Sized>(device: &D, call: &'static str) -> DeviceError {
+    DeviceError {
+        device: device.name(),
+        call,
+        reason: "the device has no addresses without memory: use a region of the kind Fixed"
+            .to_owned(),
+        kind: DeviceErrorKind::Unsupported,
+    }
 }
 
 /// A device that can record the work of its stream and run it again.

@@ -16,7 +16,7 @@ impl<D: Device> Steps<D> {
         alignment: Alignment,
     ) -> Result<(u64, u64), Error> {
         let before_bytes = self.zones.cursor_bytes();
-        let span = self.zones.bump_checked(bytes, alignment)?;
+        let span = self.bump_grown(bytes, alignment)?;
         let contents = if self.poisoned_to.get().is_some() { POISON_BYTE } else { 0 };
         let address = if span.is_empty() {
             self.address_of(span)

@@ -126,7 +126,8 @@ impl<D: Device> Steps<D> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted); or an error that a close left behind.
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted); the device's refusal to commit memory for it; or an
+    /// error that a close left behind.
     #[cold]
     #[inline(never)]
     pub fn check_needs(
@@ -140,6 +141,7 @@ impl<D: Device> Steps<D> {
         let start_bytes = self.plans.followed().map_or(self.zones.cursor_bytes(), plan_start);
         let room_bytes = self.zones.floor_bytes() - start_bytes;
         if needs_bytes <= room_bytes {
+            self.grow_to(start_bytes + needs_bytes)?;
             if let Some(demand) = &self.demand {
                 // It is asked for under a plan as well.
                 demand.borrow_mut().note_cursor_of(None, start_bytes + needs_bytes);
@@ -171,7 +173,11 @@ impl<D: Device> Steps<D> {
     fn take_room_for_plan(&self) -> Result<bool, Error> {
         let Some(planned) = self.plans.selected() else { return Ok(false) };
         let span = self.span_of(planned);
-        if planned.is_outgrown() || span.end_bytes > self.zones.floor_bytes() {
+        // Without memory for all of the plan the bump may still have enough.
+        if planned.is_outgrown()
+            || span.end_bytes > self.zones.floor_bytes()
+            || self.grow_to(span.end_bytes).is_err()
+        {
             planned.pass_over_step();
             return Ok(false);
         }

@@ -101,8 +101,8 @@ impl<D: Device> Steps<D> {
         };
         let (address, slot) = placed.map_err(|error| self.asked(error, asked))?;
         // SAFETY: 1: the address is aligned by the zones or by the plan, and not zero, as no base is.
-        // 2: the bytes lie in the zones of this region, and the plan's in the part of them that the
-        // root scope took for it; or in memory beside it, which the arena holds and gives to no other
+        // 2: the bytes lie in the zones of this region, where memory is committed, and the plan's in the part of
+        // them that the root scope took for it; or in memory beside it, which the arena holds and gives to no other
         // buffer until the cursor goes back. 3: the bump gives no byte twice unless the cursor goes back, and
         // the caller that lets it go back answers for the buffers above; a plan gives a byte again only after
         // the buffer that had it was dropped, or its scope closed.
@@ -175,10 +175,10 @@ impl<D: Device> Steps<D> {
 
     fn place_by_bump(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
         let mut before_bytes = self.zones.cursor_bytes();
-        let mut placed = self.zones.bump_checked(bytes, alignment);
+        let mut placed = self.bump_grown(bytes, alignment);
         if placed.is_err() && self.leave_plan_for(bytes, alignment) {
             before_bytes = self.zones.cursor_bytes(); // What the plan did not hold is free now.
-            placed = self.zones.bump_checked(bytes, alignment);
+            placed = self.bump_grown(bytes, alignment);
         }
         let span = placed.map_err(|error| self.off_plan(error, bytes, alignment))?;
         if let Err(error) = self.poison_fresh(span) {

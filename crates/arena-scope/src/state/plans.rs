@@ -51,6 +51,17 @@ impl<D: Device> State<D> {
         true
     }
 
+    /// How much of the region its steps take, from the base: as planned, as observed, or the most so far.
+    pub(crate) fn needs_bytes(&mut self) -> u64 {
+        let (steps, kinds) = (&self.steps, self.kinds.get_mut());
+        let needs = |kind: &Kind| {
+            let planned = kind.plan.and_then(|installed| steps.plan_span(installed.plan));
+            planned.map(|span| span.end_bytes).or_else(|| kind.watched.high_water_bytes())
+        };
+        let most = kinds.iter().filter_map(needs).max();
+        most.unwrap_or_else(|| steps.stats().peak_bytes)
+    }
+
     /// The plan that steps of this key follow.
     pub(crate) fn plan_of(&self, key: StepKey) -> Option<PlanId> {
         self.kinds.borrow().get(key)?.plan.map(|installed| installed.plan)

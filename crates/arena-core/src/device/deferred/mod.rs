@@ -2,8 +2,8 @@
 //!
 //! To the arena [`Deferred`] looks like a GPU. Fills and copies are queued, and run when the host waits. A seed
 //! decides which stream runs next. So a missing wait gives wrong bytes under some seeds, and the same wrong
-//! bytes each time. Its addresses are only numbers: the host cannot dereference them. Work on released memory
-//! is detected ([`Stream::fault`]).
+//! bytes each time. Its addresses are only numbers: the host cannot dereference them. Work on released memory, or on
+//! addresses to which no memory is committed, is detected ([`Stream::fault`]).
 //!
 //! ```
 //! use arena_core::device::{Deferred, Device};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Captures, Device, Obtained, Pattern};
 use crate::bytes::Alignment;
 use crate::error::{DeviceError, DeviceErrorKind};
-use work::{Landing, Recording, SPACING_BYTES, StreamId, Ticket, Work, World};
+use work::{GRANULARITY_BYTES, Landing, Recording, SPACING_BYTES, StreamId, Ticket, Work, World};
 
 /// The device; see the [module](self).
 #[derive(Debug)]
@@ -107,8 +107,14 @@ impl Stream {
         Reading { stream: self.clone(), into }
     }
 
+    /// Bytes of memory that exist on the device now: of regions, and of what is committed to reserved addresses.
+    #[must_use]
+    pub fn physical_bytes(&self) -> u64 {
+        self.world().physical_bytes()
+    }
+
     /// The first work on any stream that used an address without memory. It means that memory was released
-    /// before that work was waited for.
+    /// before that work was waited for, or was never there.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.world().fault()
@@ -152,11 +158,11 @@ pub struct Event(Mutex<Option<Ticket>>);
 #[derive(Debug)]
 pub struct Graph(Recording);
 
-// SAFETY: by the duties' numbers. 1: each piece of memory has addresses that no other ever had, and bytes
-// that only the work queued here reaches; the device is not host visible. 2: bases are multiples of the
-// spacing, from a multiple on; there are no guard pages. 3: work goes through slices of just its range. 4:
+// SAFETY: by the duties' numbers. 1: each piece of memory has addresses that no other ever had, or are reserved for
+// it, and bytes that only the work queued here reaches; the device is not host visible. 2: bases are multiples of
+// the spacing, from a multiple on, and reserved ones of the granularity; there are no guard pages. 3: work goes through slices of just its range. 4:
 // nothing outside this folder is called, and work owns only bytes. 5 and 6: what is refused is refused
-// before anything is queued; queueing is one push. 7: work has its own copy of host bytes, and `copy_out` copies
+// before anything is queued or taken; queueing is one push. 7: work has its own copy of host bytes, and `copy_out` copies
 // the result itself. 8: a stream is a queue. 9: a wait runs after the record that it names, and streams of
 // another device are not owned. 10: it wraps nothing.
 unsafe impl Device for Deferred {
@@ -191,7 +197,37 @@ unsafe impl Device for Deferred {
     }
 
     unsafe fn give_back(&self, _address: u64, _bytes: u64) -> Result<u64, DeviceError> {
-        Ok(0)
+        let reason = "memory goes back as a whole: use a region of the kind Virtual";
+        let kind = DeviceErrorKind::Unsupported;
+        Err(DeviceError { kind, ..Self::error("give_back", reason) })
+    }
+
+    fn commit_granularity(&self) -> Option<Alignment> {
+        Alignment::new(GRANULARITY_BYTES).ok()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Obtained<()>, DeviceError> {
+        let base_address = self.outside_capture("reserve")?.reserve(bytes);
+        Ok(Obtained { base_address, handle: () })
+    }
+
+    unsafe fn unreserve(&self, memory: Obtained<()>, _bytes: u64) -> Result<(), DeviceError> {
+        let mut world = self.stream.world();
+        world.run(self.stream.id);
+        let known = world.unreserve(memory.base_address);
+        known.then_some(()).ok_or_else(|| Self::error("unreserve", "there are no such addresses"))
+    }
+
+    unsafe fn commit(&self, _memory: &(), address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let committed = self.outside_capture("commit")?.commit(address, bytes);
+        committed.map_err(|reason| Self::error("commit", reason))
+    }
+
+    unsafe fn decommit(&self, _memory: &(), address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let mut world = self.outside_capture("decommit")?;
+        world.run(self.stream.id);
+        let taken = world.decommit(address, bytes);
+        taken.then_some(()).ok_or_else(|| Self::error("decommit", "no call committed that range"))
     }
 
     unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {

@@ -42,8 +42,11 @@ pub(super) struct Recording {
 /// Everything behind one device.
 #[derive(Debug)]
 pub(super) struct World {
-    /// Contents by base address. Between two of them lie addresses without memory.
+    /// Contents by first address. Pieces of one region may lie side by side; between two regions lie addresses
+    /// without memory.
     memory: BTreeMap<u64, Vec<u8>>,
+    /// Reserved addresses: their ends by their bases.
+    reserved: BTreeMap<u64, u64>,
     next_base: u64,
     queues: BTreeMap<StreamId, VecDeque<Work>>,
     streams: StreamId,
@@ -61,6 +64,9 @@ const FRESH_BYTE: u8 = 0xee;
 /// Bytes of a base's alignment, and of the least distance between two pieces of memory.
 pub(super) const SPACING_BYTES: u64 = 256;
 
+/// What is committed to reserved addresses at a time: small, so that small tests have several pieces.
+pub(super) const GRANULARITY_BYTES: u64 = 1024;
+
 /// Memory is really there, all of it, so a mistaken size is refused.
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -68,6 +74,7 @@ impl World {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             memory: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             next_base: 1 << 40,
             queues: BTreeMap::new(),
             streams: 0,
@@ -104,11 +111,86 @@ impl World {
         self.memory.remove(&base).is_some()
     }
 
-    fn range(&mut self, at: u64, bytes: u64) -> Option<&mut [u8]> {
-        let (base, contents) = self.memory.range_mut(..=at).next_back()?;
-        let start = usize::try_from(at - base).ok()?;
-        let end = start.checked_add(usize::try_from(bytes).ok()?)?;
-        contents.get_mut(start..end)
+    /// The base of so many new addresses.
+    pub(super) fn reserve(&mut self, bytes: u64) -> u64 {
+        let base = self.next_base.next_multiple_of(GRANULARITY_BYTES);
+        self.next_base = base + bytes.next_multiple_of(SPACING_BYTES) + SPACING_BYTES;
+        self.reserved.insert(base, base + bytes);
+        base
+    }
+
+    /// Whether there were reserved addresses with this base. What is committed to them goes too.
+    pub(super) fn unreserve(&mut self, base: u64) -> bool {
+        let Some(end) = self.reserved.remove(&base) else { return false };
+        self.memory.retain(|at, _| !(base..end).contains(at));
+        true
+    }
+
+    /// Puts new memory behind reserved addresses.
+    pub(super) fn commit(&mut self, at: u64, bytes: u64) -> Result<(), &'static str> {
+        let end = at + bytes;
+        let Some((base, reserved_end)) = self.reserved.range(..=at).next_back() else {
+            return Err("there are no such addresses");
+        };
+        let is_whole = (at - base).is_multiple_of(GRANULARITY_BYTES)
+            && bytes.is_multiple_of(GRANULARITY_BYTES);
+        if end > *reserved_end || !is_whole {
+            return Err("the range is not one of reserved units");
+        }
+        let before = self.memory.range(..end).next_back();
+        if before.is_some_and(|(start, contents)| start + contents.len() as u64 > at) {
+            return Err("a part of the range is committed already");
+        }
+        let len = usize::try_from(bytes).ok().filter(|_| bytes <= MOST_BYTES);
+        let len = len.ok_or("that is more than a test needs")?;
+        self.memory.insert(at, vec![FRESH_BYTE; len]);
+        Ok(())
+    }
+
+    /// Whether just this range was committed.
+    pub(super) fn decommit(&mut self, at: u64, bytes: u64) -> bool {
+        let is_one = self.memory.get(&at).is_some_and(|contents| contents.len() as u64 == bytes);
+        if is_one {
+            self.memory.remove(&at);
+        }
+        is_one
+    }
+
+    pub(super) fn physical_bytes(&self) -> u64 {
+        self.memory.values().map(|contents| contents.len() as u64).sum()
+    }
+
+    /// Passes the pieces of a range to `on`, in order; `None` where a byte of it has no memory.
+    fn pieces(&mut self, at: u64, bytes: u64, mut on: impl FnMut(&mut [u8])) -> Option<()> {
+        let (mut at, mut left) = (at, usize::try_from(bytes).ok()?);
+        while left > 0 {
+            let (base, contents) = self.memory.range_mut(..=at).next_back()?;
+            let piece = contents.get_mut(usize::try_from(at - base).ok()?..)?;
+            if piece.is_empty() {
+                return None;
+            }
+            let here = piece.len().min(left);
+            on(&mut piece[..here]);
+            (at, left) = (at + here as u64, left - here);
+        }
+        Some(())
+    }
+
+    fn get(&mut self, at: u64, bytes: u64) -> Option<Vec<u8>> {
+        let mut contents = Vec::new();
+        self.pieces(at, bytes, |piece| contents.extend_from_slice(piece))?;
+        Some(contents)
+    }
+
+    /// Nothing is written where a byte of the range has no memory.
+    fn put(&mut self, at: u64, contents: &[u8]) -> Option<()> {
+        self.pieces(at, contents.len() as u64, |_| {})?;
+        let mut rest = contents;
+        self.pieces(at, contents.len() as u64, |piece| {
+            let (here, after) = rest.split_at(piece.len());
+            piece.copy_from_slice(here);
+            rest = after;
+        })
     }
 
     // --- work ---------------------------------------------------------------------------------
@@ -198,16 +280,18 @@ impl World {
     /// `None` where a range lies in no memory: nothing is done then.
     fn do_work(&mut self, work: &Work) -> Option<()> {
         match work {
-            Work::Fill { at, bytes, pattern } => pattern.repeat(self.range(*at, *bytes)?),
-            Work::Write { at, contents } => {
-                self.range(*at, contents.len() as u64)?.copy_from_slice(contents);
+            Work::Fill { at, bytes, pattern } => {
+                let mut contents = self.get(*at, *bytes)?;
+                pattern.repeat(&mut contents);
+                self.put(*at, &contents)?;
             }
+            Work::Write { at, contents } => self.put(*at, contents)?,
             Work::Copy { to, from, bytes } => {
-                let contents = self.range(*from, *bytes)?.to_vec();
-                self.range(*to, *bytes)?.copy_from_slice(&contents);
+                let contents = self.get(*from, *bytes)?;
+                self.put(*to, &contents)?;
             }
             Work::Read { from, bytes, into } => {
-                let contents = self.range(*from, *bytes)?.to_vec();
+                let contents = self.get(*from, *bytes)?;
                 *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(contents);
             }
             Work::Record(ticket) => {

@@ -15,6 +15,7 @@ pub(crate) mod pinned;
 mod presence;
 mod ranges;
 mod staging;
+mod virtual_memory;
 
 pub use device::Cuda;
 pub use event::Event;

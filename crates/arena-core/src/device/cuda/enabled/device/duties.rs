@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, sys};
 
-use super::super::code::done;
+use super::super::code::{Failure, done};
 use super::super::context::with_current;
 use super::super::event::{Event, record, synchronise, wait};
 use super::super::external::CudaMemory;
 use super::super::staging::{Staged, Staging};
+use super::super::virtual_memory;
 use super::copies::is_pinned;
 use super::{Cuda, is_per_thread, memory_info};
 use crate::bytes::Alignment;
@@ -17,8 +18,11 @@ use crate::device::{Device, DeviceMemory, Obtained, Pattern};
 use crate::error::{DeviceError, DeviceErrorKind, Shortage};
 
 impl Cuda {
-    /// The error of a request for `asked_bytes` that the device has no room for, with what it has free.
-    fn with_figures(&self, error: DeviceError, asked_bytes: u64) -> DeviceError {
+    /// The error of a request for `asked_bytes`, with what the device has free, if it has no room for them.
+    fn with_figures_if_short(&self, error: DeviceError, asked_bytes: u64) -> DeviceError {
+        if error.kind != DeviceErrorKind::OutOfMemory(None) {
+            return error;
+        }
         let Ok((free_bytes, total_bytes)) = self.call(memory_info) else { return error };
         let shortage = Shortage { asked_bytes, free_bytes, total_bytes };
         DeviceError {
@@ -31,6 +35,16 @@ impl Cuda {
             ..error
         }
     }
+
+    /// Waits until no queued work uses the region's memory any more: it has ended, or will never run. What the work
+    /// itself failed with is the inner error.
+    fn wait_for_the_last_use(&self) -> Result<Result<(), Failure>, Failure> {
+        let first = synchronise(&self.stream);
+        match first.or_else(|_| synchronise(&self.stream)) {
+            Err(failure) if !failure.runs_nothing_more() => Err(failure),
+            _ => Ok(first),
+        }
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a `usize` has 64 bits, see the crate's root")]
@@ -39,7 +53,8 @@ const fn length(bytes: u64) -> usize {
 }
 
 // SAFETY: by the duties' numbers. 1: `cuMemAlloc` gives memory of its own, which only `cuMemFree` takes
-// back, and who gives memory promises the same of it; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
+// back, and who gives memory promises the same of it; reserved addresses and what is mapped to them are the caller's in
+// the same way until `cuMemUnmap` and `cuMemAddressFree`; the device is not host visible. 2: see `base_alignment`; there are no guard pages. 3: the driver
 // gets the range as it is named. 4: the driver calls nothing of this program here. 5: a call that fails
 // has at most queued its own work, on the arena's stream. 6: nothing panics between two driver calls that
 // belong together. 7: see `copy_in` and `copy_out`. 8: all work goes to one stream, which the driver runs
@@ -85,13 +100,10 @@ unsafe impl Device for Cuda {
             let code = unsafe { sys::cuMemAlloc_v2(&raw mut base_address, length(bytes)) };
             done("cuMemAlloc", code)
         });
-        match obtained {
-            Ok(()) => Ok(Obtained { base_address, handle: CudaMemory(None) }),
-            Err(error) if error.kind == DeviceErrorKind::OutOfMemory(None) => {
-                Err(self.with_figures(error, bytes))
-            }
-            Err(error) => Err(error),
-        }
+        let handle = CudaMemory(None);
+        obtained
+            .map(|()| Obtained { base_address, handle })
+            .map_err(|error| self.with_figures_if_short(error, bytes))
     }
 
     unsafe fn release(&self, memory: Obtained<CudaMemory>, bytes: u64) -> Result<(), DeviceError> {
@@ -100,13 +112,8 @@ unsafe impl Device for Cuda {
             return Ok(());
         }
         let released = self.call_even_if_lost(|| {
-            let first = synchronise(&self.stream);
-            let waited = first.or_else(|_| synchronise(&self.stream));
-            if let Err(failure) = waited
-                && !failure.runs_nothing_more()
-            {
-                return Err(failure); // Queued work may still use the memory: it is given up, not freed.
-            }
+            // If queued work may still use the memory, it is given up, not freed.
+            let first = self.wait_for_the_last_use()?;
             if let Some(external) = external.take() {
                 self.external.put_back(external);
                 return first;
@@ -120,9 +127,80 @@ unsafe impl Device for Cuda {
         released
     }
 
-    /// Nothing: memory of `cuMemAlloc` goes back as a whole.
+    /// Never: memory of `cuMemAlloc` goes back as a whole.
     unsafe fn give_back(&self, _address: u64, _bytes: u64) -> Result<u64, DeviceError> {
-        Ok(0)
+        Err(DeviceError {
+            device: self.name(),
+            call: "give_back",
+            reason:
+                "memory of one allocation goes back as a whole: use a region of the kind Virtual"
+                    .to_owned(),
+            kind: DeviceErrorKind::Unsupported,
+        })
+    }
+
+    fn commit_granularity(&self) -> Option<Alignment> {
+        self.call(|| virtual_memory::granularity(self.context().cu_device())).ok().flatten()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Obtained<CudaMemory>, DeviceError> {
+        let handle = CudaMemory(None);
+        let base_address = self.call(|| {
+            let granularity = virtual_memory::granularity(self.context().cu_device())?;
+            let alignment = granularity.unwrap_or(Alignment::DEFAULT);
+            if bytes == 0 {
+                return Ok(alignment.bytes()); // The driver refuses nothing as a size.
+            }
+            let _held = self.not_in_capture("cuMemAddressReserve")?;
+            virtual_memory::reserve(length(bytes), alignment)
+        })?;
+        Ok(Obtained { base_address, handle })
+    }
+
+    /// Waits for the stream first, on the host.
+    unsafe fn unreserve(
+        &self,
+        memory: Obtained<CudaMemory>,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.call_even_if_lost(|| {
+            let _ = self.wait_for_the_last_use()?;
+            // SAFETY: the caller passes what `reserve` returned. If something is mapped there still, the driver
+            // refuses, and the addresses are given up.
+            unsafe { virtual_memory::unreserve(memory.base_address, length(bytes)) }
+        })
+    }
+
+    unsafe fn commit(
+        &self,
+        _memory: &CudaMemory,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let committed = self.call(|| {
+            let _held = self.not_in_capture("cuMemCreate")?;
+            // SAFETY: the caller gives a range of reserved addresses without memory.
+            unsafe { virtual_memory::map(self.context().cu_device(), address, length(bytes)) }
+        });
+        committed.map_err(|error| self.with_figures_if_short(error, bytes))
+    }
+
+    /// Waits for the stream first, on the host.
+    unsafe fn decommit(
+        &self,
+        _memory: &CudaMemory,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        self.call_even_if_lost(|| {
+            let _held = self.not_in_capture("cuMemUnmap")?;
+            let _ = self.wait_for_the_last_use()?;
+            // SAFETY: the caller gives a range that `commit` mapped, and what used it has ended, or will never run.
+            unsafe { virtual_memory::unmap(address, length(bytes)) }
+        })
     }
 
     unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {

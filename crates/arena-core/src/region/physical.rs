@@ -1,0 +1,228 @@
+//! The physical memory of a region that grows: committed where it is needed, given back where it is not.
+//!
+//! All of it comes through [`Region::commit`]. A region of one allocation has all of its memory from the start, and
+//! nothing here does anything for it.
+
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+use super::{Region, unless_it_panics};
+use crate::bytes::Alignment;
+use crate::committed::{Committed, Step};
+use crate::device::Device;
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
+use crate::layout::Span;
+
+impl<D: Device> Region<D> {
+    /// What another thread's panic left behind is whole: a chunk is noted after its call.
+    fn committed(&self) -> MutexGuard<'_, Committed> {
+        self.committed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Bytes that have physical memory.
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        self.committed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How far up the cursor may go, in bytes from the base.
+    pub(crate) fn bottom_end_bytes(&self) -> u64 {
+        self.committed().bottom_end_bytes()
+    }
+
+    /// Commits what is missing up to `to_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit`](Self::commit).
+    pub(crate) fn commit_up_to(&self, to_bytes: u64) -> Result<(), Error> {
+        let mut committed = self.committed();
+        let step = committed.step_up(to_bytes);
+        step.map_or(Ok(()), |step| self.take_step(&mut committed, step))
+    }
+
+    /// Commits what is missing from `from_bytes` on, up to the region's end.
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit`](Self::commit).
+    pub(crate) fn commit_down_to(&self, from_bytes: u64) -> Result<(), Error> {
+        let mut committed = self.committed();
+        let step = committed.step_down(from_bytes);
+        step.map_or(Ok(()), |step| self.take_step(&mut committed, step))
+    }
+
+    /// What is ahead of the need is only a wish.
+    fn take_step(&self, committed: &mut Committed, step: Step) -> Result<(), Error> {
+        if step.wish != step.need && self.commit(committed, step.wish).is_ok() {
+            return Ok(());
+        }
+        self.commit(committed, step.need)
+    }
+
+    /// The one place where physical memory is committed: `chunk` lies at an end of the hole.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal, also in a capture; or [`ErrorKind::Forked`]. Nothing is changed then.
+    fn commit(&self, committed: &mut Committed, chunk: Span) -> Result<(), Error> {
+        self.refuse_in_fork()?;
+        self.device.refuse_in_capture("commit")?;
+        let Some(memory) = &self.memory else { return Ok(()) };
+        // SAFETY: the chunk lies in the hole, so inside what was reserved and where nothing is committed, and begins
+        // and ends at multiples of the granularity, by invariant 1.
+        unsafe { self.device.commit(&memory.handle, self.address_of(chunk), chunk.len_bytes()) }?;
+        self.count_driver_allocation();
+        committed.add(chunk);
+        self.note(committed);
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// No live buffer has a byte in `chunk`, which is one of `committed`.
+    unsafe fn decommit(&self, committed: &mut Committed, chunk: Span) -> Result<(), Error> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let (address, bytes) = (self.address_of(chunk), chunk.len_bytes());
+        // SAFETY: by invariant 1 the chunk was committed by one call; the caller says that it is free.
+        unsafe { self.device.decommit(&memory.handle, address, bytes) }?;
+        committed.remove(chunk);
+        self.note(committed);
+        Ok(())
+    }
+
+    /// Gives the physical memory of `free` back: whole chunks, and of those that are used in part what the device can
+    /// give back of them. A chunk that is longer than it need be is replaced by a shorter one, if nothing in it is
+    /// used: nothing below `used_bytes` and nothing above `free`. Returns the bytes given back.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal: what was given back before it stays so.
+    ///
+    /// # Safety
+    ///
+    /// No live buffer has a byte between `used_bytes` and the end of `free`, and every stream that used one is
+    /// waited for by the arena's.
+    pub(crate) unsafe fn give_back(&self, used_bytes: u64, free: Span) -> Result<u64, Error> {
+        let mut given_bytes = 0;
+        if self.grows {
+            let mut committed = self.committed();
+            while let Some(chunk) = committed.next_in(free) {
+                // SAFETY: the chunk lies in what is free.
+                unsafe { self.decommit(&mut committed, chunk) }?;
+                given_bytes += chunk.len_bytes();
+            }
+            let too_long = committed.too_long(used_bytes, free.start_bytes, free.end_bytes);
+            if let Some((chunk, shorter)) = too_long {
+                // SAFETY: nothing of the chunk is used.
+                unsafe { self.decommit(&mut committed, chunk) }?;
+                given_bytes += chunk.len_bytes();
+                // If somebody else has the memory by now, it is asked for again when it is needed.
+                if self.commit(&mut committed, shorter).is_ok() {
+                    given_bytes -= shorter.len_bytes();
+                }
+            }
+        }
+        let hole = self.committed().hole();
+        let parts = if hole.is_empty() {
+            [free, Span { end_bytes: free.start_bytes, ..free }]
+        } else {
+            let below = Span { end_bytes: free.end_bytes.min(hole.start_bytes), ..free };
+            let above = Span { start_bytes: free.start_bytes.max(hole.end_bytes), ..free };
+            [below, above]
+        };
+        for part in parts.into_iter().filter(|part| part.start_bytes < part.end_bytes) {
+            // SAFETY: the part has memory, and is free.
+            let given = unsafe { self.device.give_back(self.address_of(part), part.len_bytes()) };
+            match given {
+                Ok(bytes) => given_bytes += bytes,
+                // What is left is a part of a chunk.
+                Err(error) if self.grows && error.kind == DeviceErrorKind::Unsupported => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(given_bytes)
+    }
+
+    /// Takes the memory of the next chunk, whatever lies in it, and returns the chunk; `None` if none is left.
+    ///
+    /// # Errors
+    ///
+    /// The device's refusal: the chunk still has its memory, but maybe not its contents.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses a byte of the region until all that was taken is [put back](Self::put_back) and written, and every
+    /// stream that used one is waited for by the arena's.
+    pub(crate) unsafe fn take_next(&self) -> Result<Option<Span>, Error> {
+        let mut committed = self.committed();
+        let all = Span { start_bytes: 0, end_bytes: self.reserved_bytes };
+        let Some(chunk) = committed.next_in(all) else { return Ok(None) };
+        // SAFETY: the caller's promise.
+        unsafe { self.decommit(&mut committed, chunk) }?;
+        Ok(Some(chunk))
+    }
+
+    /// Commits a chunk again. They come in the reverse order of [`take_next`](Self::take_next).
+    ///
+    /// # Errors
+    ///
+    /// As for [`commit`](Self::commit).
+    pub(crate) fn put_back(&self, chunk: Span) -> Result<(), Error> {
+        self.commit(&mut self.committed(), chunk)
+    }
+
+    /// At the region's end: takes all memory, as far as the device does it.
+    pub(super) fn take_all(&self, memory: &D::Memory) {
+        let mut committed = self.committed();
+        let all = Span { start_bytes: 0, end_bytes: self.reserved_bytes };
+        while let Some(chunk) = committed.next_in(all) {
+            committed.remove(chunk);
+            unless_it_panics(|| {
+                // SAFETY: by invariant 1 the chunk was committed by one call; the region is nobody's any more.
+                unsafe { self.device.decommit(memory, self.address_of(chunk), chunk.len_bytes()) }
+            });
+        }
+    }
+
+    /// All contents are given up for good.
+    pub(crate) fn end_life(&self) {
+        self.lives.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether it can be paused: it gives its memory back, and the host holds no slices of it.
+    pub(crate) fn grows(&self) -> bool {
+        self.grows
+    }
+
+    /// Refuses a call in a fork of the process that built the arena: the device's memory is that process's. The host's
+    /// own memory is copied by a fork, so there nothing is refused.
+    pub(crate) fn refuse_in_fork(&self) -> Result<(), Error> {
+        let (built_in, used_in) = (self.process, std::process::id());
+        if built_in == used_in || D::HOST_VISIBLE {
+            return Ok(());
+        }
+        Err(ErrorKind::Forked { built_in, used_in }.into())
+    }
+
+    fn note(&self, committed: &Committed) {
+        self.committed_bytes.store(committed.bytes(), Ordering::Relaxed);
+    }
+
+    fn address_of(&self, span: Span) -> u64 {
+        self.base_address + span.start_bytes
+    }
+}
+
+/// In what units a device commits memory.
+pub(super) fn granularity<D: Device>(device: &D) -> Result<Alignment, Error> {
+    device.commit_granularity().ok_or_else(|| {
+        let reason = "it has no addresses without memory: build the arena with `RegionKind::Fixed`";
+        DeviceError {
+            device: device.name(),
+            call: "reserve",
+            reason: reason.to_owned(),
+            kind: DeviceErrorKind::Unsupported,
+        }
+        .into()
+    })
+}
