@@ -4,7 +4,7 @@
 
 use crate::bytes::ByteSize;
 use crate::device::{Device, DeviceMemory};
-use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
+use crate::error::{DeviceError, DeviceErrorKind, Error};
 
 /// A wish for a capacity: bytes, or a fraction of a device's memory, with headroom that is left to
 /// the driver and to libraries.
@@ -12,8 +12,7 @@ use crate::error::{DeviceError, DeviceErrorKind, Error, Shortage};
 /// ```
 /// use arena_core::{ByteSize, Capacity, DeviceMemory};
 /// let mib = |mib| ByteSize::mib(mib).bytes();
-/// let memory =
-///     DeviceMemory { device: "gpu".into(), free_bytes: mib(850), total_bytes: mib(1000) };
+/// let memory = DeviceMemory::new("gpu".to_owned(), mib(850), mib(1000));
 /// assert_eq!(Capacity::fraction_of_free(0.5).of(&memory)?, ByteSize::mib(425));
 /// let headroom = ByteSize::mib(100);
 /// assert_eq!(Capacity::fraction_of_free(1.0).headroom(headroom).of(&memory)?, ByteSize::mib(750));
@@ -41,7 +40,8 @@ impl Capacity {
         Self::new(Wish::Bytes(size))
     }
 
-    /// A fraction of the device's total memory, the same on each run: 0 to 1.
+    /// A fraction of the device's total memory, or of what a container or another limit leaves of it; the same on
+    /// each run: 0 to 1.
     #[must_use]
     pub const fn fraction_of_total(fraction: f64) -> Self {
         Self::new(Wish::OfTotal(fraction))
@@ -100,7 +100,9 @@ impl Capacity {
         let usable_bytes = free_bytes.saturating_sub(self.headroom.bytes());
         let asked_bytes = match self.wish {
             Wish::Bytes(size) => size.bytes(),
-            Wish::OfTotal(fraction) => part(total_bytes, checked(fraction, memory)?),
+            Wish::OfTotal(fraction) => {
+                part(total_bytes.min(memory.limit_bytes), checked(fraction, memory)?)
+            }
             Wish::OfFree(fraction) => part(usable_bytes, checked(fraction, memory)?),
         };
         let everything = asked_bytes == free_bytes && !matches!(self.wish, Wish::Bytes(_));
@@ -115,22 +117,12 @@ impl Capacity {
             ));
         }
         if asked_bytes > usable_bytes {
-            let (headroom, held) = (self.headroom, total_bytes.saturating_sub(free_bytes));
-            let shortage = Shortage { asked_bytes, free_bytes, total_bytes };
-            let kind = DeviceErrorKind::OutOfMemory(Some(shortage));
-            let headroom = match headroom.bytes() {
-                0 => String::new(),
-                bytes => format!(" less {bytes} of headroom"),
-            };
-            return Err(refuse(
-                memory,
-                format!(
-                    "asked {asked_bytes} bytes, free {free_bytes}{headroom} of {total_bytes}; {held} \
-                     are held by the driver, this program and other programs: ask for less, or for a \
-                     fraction of what is free"
-                ),
-                kind,
-            ));
+            let mut error = memory.shortage(asked_bytes).refuse(memory.device.clone(), "capacity");
+            if self.headroom.bytes() > 0 {
+                let headroom = self.headroom.bytes();
+                error.reason = format!("with {headroom} bytes of headroom: {}", error.reason);
+            }
+            return Err(error.into());
         }
         Ok(ByteSize::bytes_exact(asked_bytes))
     }
@@ -174,7 +166,7 @@ mod tests {
     const MEMORY: (u64, u64) = (850, 1000);
 
     fn of(capacity: Capacity, (free_bytes, total_bytes): (u64, u64)) -> Result<u64, String> {
-        let memory = DeviceMemory { device: "gpu".to_owned(), free_bytes, total_bytes };
+        let memory = DeviceMemory::new("gpu".to_owned(), free_bytes, total_bytes);
         capacity.of(&memory).map(ByteSize::bytes).map_err(|error| error.to_string())
     }
 
@@ -199,10 +191,10 @@ mod tests {
     #[case::bytes(Capacity::exactly(bytes(900)))]
     #[case::no_room_for_the_headroom(Capacity::exactly(bytes(900)).headroom(bytes(1)))]
     fn more_than_is_free_is_refused_with_the_figures(#[case] capacity: Capacity) {
-        let memory = DeviceMemory { device: "gpu".to_owned(), free_bytes: 850, total_bytes: 1000 };
+        let memory = DeviceMemory::new("gpu".to_owned(), 850, 1000);
         let error = capacity.of(&memory).unwrap_err();
         let ErrorKind::Device(device_error) = error.kind() else { panic!("{error}") };
-        let expected = Some(Shortage { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 });
+        let expected = Some(memory.shortage(900));
         assert_eq!(device_error.kind, DeviceErrorKind::OutOfMemory(expected));
         assert!(error.to_string().contains("a fraction of what is free"), "{error}");
     }

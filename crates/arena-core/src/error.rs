@@ -7,6 +7,7 @@ use std::panic::Location;
 
 use crate::bytes::{Alignment, BadAlignment, ByteSize};
 use crate::plan::{DeviationSite, Deviations, SlotTableError};
+use crate::shortage::Shortage;
 
 /// An error of the arena: one pointer, so that the allocation's result stays small.
 ///
@@ -546,17 +547,6 @@ pub struct DeviceError {
     pub reason: String,
     /// What it means for what comes next.
     pub kind: DeviceErrorKind,
-}
-
-/// How much memory was asked for, and how much the device had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shortage {
-    /// Bytes asked for.
-    pub asked_bytes: u64,
-    /// Bytes that the device had free.
-    pub free_bytes: u64,
-    /// Bytes of the device.
-    pub total_bytes: u64,
 }
 
 /// What a refused call means for what comes next.

@@ -52,6 +52,7 @@ mod raw_arena;
 mod region;
 mod region_kind;
 mod reset;
+mod shortage;
 mod signature;
 mod spans;
 mod stats;
@@ -66,7 +67,7 @@ pub use capacity::Capacity;
 pub use device::{Captures, Cuda, Device, DeviceMemory, Host, HostVisible, Probe};
 pub use error::{
     DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
-    ScopeId, Shortage,
+    ScopeId,
 };
 pub use layout::{RowLayout, Span, bytes_of, elements_of};
 pub use pin::RegionPin;
@@ -75,6 +76,7 @@ pub use plan::{DeviationKind, DeviationSite, Deviations, PlannedSlot, SlotTable,
 pub use raw_arena::RawArena;
 pub use region_kind::{Keep, RegionKind};
 pub use reset::{POISON_BYTE, Reset};
+pub use shortage::{LimitedBy, Shortage};
 pub use signature::StepSignature;
 pub use stats::{Stats, Status};
 pub use step_log::{StepEvent, StepLog};

@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::bytes::ByteSize;
 use crate::device::DeviceMemory;
+use crate::shortage::LimitedBy;
 
 /// The figures of an arena at one moment. All sizes are bytes; offsets count from the base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,8 +96,12 @@ impl fmt::Display for Status {
         )?;
         write!(f, "committed {} of {}, ", size(committed_bytes), size(capacity_bytes))?;
         match &self.memory {
-            Some(DeviceMemory { device, free_bytes, total_bytes }) => {
-                write!(f, "{device}: free {} of {}", size(*free_bytes), size(*total_bytes))
+            Some(DeviceMemory { device, free_bytes, limit_bytes, limited_by, .. }) => {
+                write!(f, "{device}: free {} of {}", size(*free_bytes), size(*limit_bytes))?;
+                match limited_by {
+                    LimitedBy::Device => Ok(()),
+                    other => write!(f, " ({})", other.name()),
+                }
             }
             None => f.write_str("the device does not tell what is free"),
         }

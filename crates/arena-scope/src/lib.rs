@@ -106,8 +106,8 @@ pub mod cuda {
 /// The types inside an [`Error`]: the facts of the kinds that have a separate type.
 pub mod errors {
     pub use arena_core::{
-        BadAlignment, DeviceError, DeviceErrorKind, Exhausted, GuardZone, ParseByteSizeError,
-        PlanFacts, ScopeFacts, ScopeId, Shortage, SlotTableError,
+        BadAlignment, DeviceError, DeviceErrorKind, Exhausted, GuardZone, LimitedBy,
+        ParseByteSizeError, PlanFacts, ScopeFacts, ScopeId, Shortage, SlotTableError,
     };
 }
 

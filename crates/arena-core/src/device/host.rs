@@ -3,8 +3,11 @@
 //! This module opens `unsafe` for five system calls and the raw copies. Each proof rests on the
 //! range lying inside a mapping that this device made, which is what [`Device`] asks of callers.
 
+mod limits;
+
 use std::{ptr, slice};
 
+use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
@@ -12,6 +15,7 @@ use rustix::mm::{
 use super::{Device, DeviceMemory, HostVisible, Obtained, Pattern};
 use crate::bytes::{Alignment, ByteSize};
 use crate::error::{DeviceError, DeviceErrorKind};
+use crate::shortage::LimitedBy;
 
 /// The host device: one anonymous private mapping from the operating system.
 ///
@@ -38,7 +42,7 @@ impl Host {
     /// A private mapping of zeros, wherever the kernel has room.
     fn map(bytes: u64, mapped: Option<u64>, protection: ProtFlags) -> Result<Mapping, DeviceError> {
         let mapped = (mapped.and_then(|mapped| usize::try_from(mapped).ok()))
-            .ok_or_else(|| Self::error("mmap", bytes, "more than the address space"))?;
+            .ok_or_else(|| Self::refused("mmap", bytes, "more than the address space"))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
         let address = unsafe { mmap_anonymous(ptr::null_mut(), mapped, protection, flags) }
@@ -63,14 +67,21 @@ impl Host {
         Ok(Obtained { base_address, handle: Some(mapping) })
     }
 
-    fn error(call: &'static str, bytes: u64, reason: impl std::fmt::Display) -> DeviceError {
-        let size = ByteSize::bytes_exact(bytes);
-        DeviceError {
-            device: "host".to_owned(),
-            call,
-            reason: format!("{size}: {reason}"),
-            kind: DeviceErrorKind::Refused,
+    fn error(call: &'static str, bytes: u64, errno: Errno) -> DeviceError {
+        let memory = (errno == Errno::NOMEM).then(limits::memory).flatten();
+        if let Some(mut memory) = memory {
+            if limits::is_out_of_mappings() {
+                memory.limited_by = LimitedBy::Mappings;
+            }
+            return memory.shortage(bytes).refuse(memory.device, call);
         }
+        Self::refused(call, bytes, errno)
+    }
+
+    fn refused(call: &'static str, bytes: u64, reason: impl std::fmt::Display) -> DeviceError {
+        let (device, size) = (limits::HOST.to_owned(), ByteSize::bytes_exact(bytes));
+        let (reason, kind) = (format!("{size}: {reason}"), DeviceErrorKind::Refused);
+        DeviceError { device, call, reason, kind }
     }
 }
 
@@ -96,24 +107,17 @@ unsafe impl Device for Host {
     const HOST_VISIBLE: bool = true;
 
     fn name(&self) -> String {
-        "host".to_owned()
+        limits::HOST.to_owned()
     }
 
-    /// What the machine has, and what of it a program can get without swapping. A limit of a container is not
-    /// looked at.
+    /// What this process can have: as its control group, its resource limits and the machine allow, whichever is the
+    /// least. Without swapping; what other programs take of it meanwhile is not known.
     fn memory(&self) -> Result<DeviceMemory, DeviceError> {
-        let refused = |reason| DeviceError {
+        limits::memory().ok_or_else(|| DeviceError {
             device: self.name(),
             call: "/proc/meminfo",
-            reason,
+            reason: "the system does not tell how much memory it has".to_owned(),
             kind: DeviceErrorKind::Refused,
-        };
-        let table = std::fs::read_to_string("/proc/meminfo").map_err(|e| refused(e.to_string()))?;
-        let bytes = |name| entry_bytes(&table, name).ok_or_else(|| refused(format!("no {name}")));
-        Ok(DeviceMemory {
-            device: self.name(),
-            free_bytes: bytes("MemAvailable:")?,
-            total_bytes: bytes("MemTotal:")?,
         })
     }
 
@@ -283,12 +287,6 @@ unsafe impl Device for Host {
 // kernel fills it with zeros, and the calls above write whole bytes. 3: none of them queues anything.
 unsafe impl HostVisible for Host {}
 
-/// An entry of `/proc/meminfo`, which counts in KiB.
-fn entry_bytes(table: &str, name: &str) -> Option<u64> {
-    let entry = table.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix(" kB"))?;
-    entry.trim_start().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -302,21 +300,4 @@ fn pointer(address: u64) -> *mut u8 {
 #[expect(clippy::cast_possible_truncation, reason = "see above")]
 const fn length(bytes: u64) -> usize {
     bytes as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use super::entry_bytes;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case::first("MemTotal:", Some(16_777_216))]
-    #[case::later("MemAvailable:", Some(3 << 10))]
-    #[case::absent("MemFree:", None)]
-    #[case::without_a_unit("Pages:", None)]
-    #[case::beyond_64_bits("Huge:", None)]
-    fn an_entry_is_in_kib(#[case] name: &str, #[case] bytes: Option<u64>) {
-        let table = "MemTotal:       16384 kB\nMemAvailable: 3 kB\nPages: 7\nHuge: 18446744073709551615 kB\n";
-        assert_eq!(entry_bytes(table, name), bytes);
-    }
 }

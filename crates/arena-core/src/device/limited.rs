@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Call, DeviceMemory, calls::wrap_device};
 use crate::bytes::ByteSize;
-use crate::error::{DeviceError, DeviceErrorKind};
+use crate::error::DeviceError;
+use crate::shortage::LimitedBy;
 
 /// Wraps a device and limits the sum of the bytes that it holds at one time. Reserved addresses cost nothing, only
 /// what is committed to them.
@@ -39,14 +40,11 @@ impl<D: super::Device> Limited<D> {
                 self.held_bytes
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
                     .map(drop)
-                    .map_err(|held_bytes| DeviceError {
-                        device: self.inner.name(),
-                        call: call.name(),
-                        reason: format!(
-                            "{bytes} bytes asked for, {held_bytes} held already, the limit is {}",
-                            self.limit_bytes
-                        ),
-                        kind: DeviceErrorKind::Refused,
+                    .map_err(|held_bytes| {
+                        let (limit, device) = (self.limit_bytes, self.inner.name());
+                        let memory = DeviceMemory::new(device, limit - held_bytes, limit);
+                        let memory = DeviceMemory { limited_by: LimitedBy::Program, ..memory };
+                        memory.shortage(bytes).refuse(memory.device, call.name())
                     })
             }
             Call::Release => {
@@ -67,11 +65,11 @@ impl<D: super::Device> Limited<D> {
 
     fn memory_left(&self, memory: DeviceMemory) -> DeviceMemory {
         let left_bytes = self.limit_bytes.saturating_sub(self.held_bytes.load(Ordering::Relaxed));
-        DeviceMemory {
-            free_bytes: memory.free_bytes.min(left_bytes),
-            total_bytes: memory.total_bytes.min(self.limit_bytes),
-            ..memory
+        if memory.free_bytes <= left_bytes {
+            return memory;
         }
+        let (limit_bytes, limited_by) = (self.limit_bytes, LimitedBy::Program);
+        DeviceMemory { free_bytes: left_bytes, limit_bytes, limited_by, ..memory }
     }
 }
 

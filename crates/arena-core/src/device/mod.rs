@@ -19,6 +19,7 @@ use std::fmt;
 
 use crate::bytes::Alignment;
 use crate::error::{DeviceError, DeviceErrorKind};
+use crate::shortage::{LimitedBy, Shortage};
 
 pub use calls::Call;
 pub use counting::{CallCounts, Counting};
@@ -48,10 +49,30 @@ pub struct Obtained<M> {
 pub struct DeviceMemory {
     /// The device's name, for messages.
     pub device: String,
-    /// Bytes that are free.
+    /// Bytes that this process can still have.
     pub free_bytes: u64,
-    /// Bytes in all.
+    /// Bytes of the device in all.
     pub total_bytes: u64,
+    /// Bytes that who limits allows in all: `total_bytes` where that is the device.
+    pub limit_bytes: u64,
+    /// Who limits what is free.
+    pub limited_by: LimitedBy,
+}
+
+impl DeviceMemory {
+    /// That of a device which nothing but its own size limits.
+    #[must_use]
+    pub const fn new(device: String, free_bytes: u64, total_bytes: u64) -> Self {
+        let (limit_bytes, limited_by) = (total_bytes, LimitedBy::Device);
+        Self { device, free_bytes, total_bytes, limit_bytes, limited_by }
+    }
+
+    /// What is missing for `asked_bytes`.
+    #[must_use]
+    pub const fn shortage(&self, asked_bytes: u64) -> Shortage {
+        let Self { free_bytes, total_bytes, limit_bytes, limited_by, .. } = *self;
+        Shortage { asked_bytes, free_bytes, total_bytes, limit_bytes, limited_by }
+    }
 }
 
 /// One kind of memory: where a region comes from, and who moves bytes in it.

@@ -3,7 +3,6 @@
 use arena_core::cudarc::driver::{CudaContext, result, sys};
 use arena_core::{
     Alignment, ByteSize, Capacity, Cuda, Device, DeviceErrorKind, Error, ErrorKind, RawArena,
-    Shortage,
 };
 use cuda_standin::Standin;
 use rstest::rstest;
@@ -81,8 +80,7 @@ fn a_refused_region_tells_asked_free_total_and_what_to_do() {
     let memory = device.memory().unwrap();
     assert_eq!((memory.free_bytes, memory.total_bytes), (850, 1000));
     assert_eq!(Capacity::fraction_of_free(0.9).of(&memory).unwrap().bytes(), 765);
-    let shortage = Shortage { asked_bytes: 900, free_bytes: 850, total_bytes: 1000 };
-    let expected = DeviceErrorKind::OutOfMemory(Some(shortage));
+    let expected = DeviceErrorKind::OutOfMemory(Some(memory.shortage(900)));
     let asked = Capacity::fraction_of_total(0.9).of(&memory).unwrap_err();
     assert_eq!(kind(&asked), expected);
     let refused = RawArena::new(device, ByteSize::bytes_exact(900)).unwrap_err();

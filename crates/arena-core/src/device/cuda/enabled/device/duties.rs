@@ -15,7 +15,7 @@ use super::copies::is_pinned;
 use super::{Cuda, is_per_thread, memory_info};
 use crate::bytes::Alignment;
 use crate::device::{Device, DeviceMemory, Obtained, Pattern};
-use crate::error::{DeviceError, DeviceErrorKind, Shortage};
+use crate::error::{DeviceError, DeviceErrorKind};
 
 impl Cuda {
     /// The error of a request for `asked_bytes`, with what the device has free, if it has no room for them.
@@ -23,16 +23,9 @@ impl Cuda {
         if error.kind != DeviceErrorKind::OutOfMemory(None) {
             return error;
         }
-        let Ok((free_bytes, total_bytes)) = self.call(memory_info) else { return error };
-        let shortage = Shortage { asked_bytes, free_bytes, total_bytes };
-        DeviceError {
-            reason: format!(
-                "{}: asked {asked_bytes} bytes, free {free_bytes} of {total_bytes}; the rest is held by \
-                 this program and by other programs: ask for less, or for a fraction of what is free",
-                error.reason
-            ),
-            kind: DeviceErrorKind::OutOfMemory(Some(shortage)),
-            ..error
+        match self.memory() {
+            Ok(memory) => memory.shortage(asked_bytes).refuse(memory.device, error.call),
+            Err(_) => error,
         }
     }
 
@@ -74,7 +67,7 @@ unsafe impl Device for Cuda {
 
     fn memory(&self) -> Result<DeviceMemory, DeviceError> {
         let (free_bytes, total_bytes) = self.call(memory_info)?;
-        Ok(DeviceMemory { device: self.name(), free_bytes, total_bytes })
+        Ok(DeviceMemory::new(self.name(), free_bytes, total_bytes))
     }
 
     /// What `cuMemAlloc` promises ("suitably aligned for any kind of variable") is 256 bytes on every
