@@ -71,7 +71,10 @@ impl Committed {
         let last_below = self.below.checked_sub(1).and_then(|last| self.chunks.get(last));
         Span {
             start_bytes: last_below.map_or(0, |chunk| chunk.end_bytes),
-            end_bytes: self.chunks.get(self.below).map_or(self.end_bytes, |chunk| chunk.start_bytes),
+            end_bytes: self
+                .chunks
+                .get(self.below)
+                .map_or(self.end_bytes, |chunk| chunk.start_bytes),
         }
     }
 
@@ -220,7 +223,11 @@ mod tests {
         });
         assert_eq!(steps.collect::<Vec<_>>(), [2, 2, 4, 8, 16, 32, 64]);
         assert_eq!(up(&mut committed, 128 * MIB + 1), Some(64), "the bound");
-        assert_eq!(up(&mut committed, 1 << 30), Some(1024 - 192), "the need is longer than the bound");
+        assert_eq!(
+            up(&mut committed, 1 << 30),
+            Some(1024 - 192),
+            "the need is longer than the bound"
+        );
         assert_eq!(up(&mut committed, 1 << 30), None);
     }
 

@@ -348,7 +348,9 @@ pub enum ErrorKind {
         bytes: u64,
     },
     /// The region is of a kind that cannot do this.
-    #[error("`{call}` needs a region of the kind Virtual: build the arena with `RegionKind::Virtual`")]
+    #[error(
+        "`{call}` needs a region of the kind Virtual: build the arena with `RegionKind::Virtual`"
+    )]
     NotVirtual {
         /// The call.
         call: &'static str,

@@ -416,7 +416,8 @@ fn unsupported<D: Device + ?Sized>(device: &D, call: &'static str) -> DeviceErro
     DeviceError {
         device: device.name(),
         call,
-        reason: "the device has no addresses without memory: use a region of the kind Fixed".to_owned(),
+        reason: "the device has no addresses without memory: use a region of the kind Fixed"
+            .to_owned(),
         kind: DeviceErrorKind::Unsupported,
     }
 }

@@ -70,9 +70,7 @@ impl<D: Device> Region<D> {
         let Some(memory) = &self.memory else { return Ok(()) };
         // SAFETY: the chunk lies in the hole, so inside what was reserved and where nothing is committed, and begins
         // and ends at multiples of the granularity, by invariant 1.
-        unsafe {
-            self.device.commit(&memory.handle, self.address_of(chunk), chunk.len_bytes())
-        }?;
+        unsafe { self.device.commit(&memory.handle, self.address_of(chunk), chunk.len_bytes()) }?;
         self.count_driver_allocation();
         committed.add(chunk);
         self.note(committed);

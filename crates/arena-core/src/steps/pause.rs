@@ -65,7 +65,11 @@ impl<D: Device> Steps<D> {
         self.region.device().refuse_in_capture("pause")?;
         self.wait_for_declared()?;
         if self.region.any_lent() {
-            return Err(ErrorKind::InUse { what: "a buffer", by: "the program that it is lent to" }.into());
+            return Err(ErrorKind::InUse {
+                what: "a buffer",
+                by: "the program that it is lent to",
+            }
+            .into());
         }
         let persistent = self.region.persistent();
         if keep == Keep::Nothing && persistent > 0 {

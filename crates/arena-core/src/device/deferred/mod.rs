@@ -26,9 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Captures, Device, Obtained, Pattern};
 use crate::bytes::Alignment;
 use crate::error::{DeviceError, DeviceErrorKind};
-use work::{
-    GRANULARITY_BYTES, Landing, Recording, SPACING_BYTES, StreamId, Ticket, Work, World,
-};
+use work::{GRANULARITY_BYTES, Landing, Recording, SPACING_BYTES, StreamId, Ticket, Work, World};
 
 /// The device; see the [module](self).
 #[derive(Debug)]

@@ -477,8 +477,9 @@ unsafe impl Device for Cuda {
         Err(DeviceError {
             device: self.name(),
             call: "give_back",
-            reason: "memory of one allocation goes back as a whole: use a region of the kind Virtual"
-                .to_owned(),
+            reason:
+                "memory of one allocation goes back as a whole: use a region of the kind Virtual"
+                    .to_owned(),
             kind: DeviceErrorKind::Unsupported,
         })
     }
