@@ -302,15 +302,16 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         same_len(from.len(), self.len)?;
         let bytes = from.len_bytes();
         if bytes > 0 {
+            let device = self.region.device_for_work()?;
             if !std::ptr::eq(self.region, from.region()) {
                 from.region().device_for_work()?;
                 // The copy runs on this arena's stream, which the other arena must know of.
-                from.region().declare(self.region.device().stream(), UNTIL_THE_ROOT_CLOSES)?;
+                from.region().declare(device.stream(), UNTIL_THE_ROOT_CLOSES)?;
             }
             let (to, from) = (self.address, from.start());
             // SAFETY: both ranges lie in their regions by invariant 2; the exclusive access and the
             // shared one cannot overlap by 3.
-            unsafe { self.region.device_for_work()?.copy_within(to, from, bytes) }?;
+            unsafe { device.copy_within(to, from, bytes) }?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ fn the_deferred_device_conforms_in_any_order() {
     }
 }
 
-const LIMIT: ByteSize = ByteSize::kib(16);
+const LIMIT: ByteSize = ByteSize::kib(32);
 
 #[test]
 fn each_wrapper_of_the_host_conforms() {
@@ -89,6 +89,7 @@ fn odd() -> Hooked<Deferred> {
     let mut odd = Hooked::new(Deferred::new(0));
     odd.base_alignment = Alignment::new(32).ok();
     odd.guard_pages = Some(Alignment::new(128).ok());
+    odd.commit_granularity = Some(Alignment::new(1 << 14).ok());
     odd
 }
 
@@ -99,6 +100,7 @@ fn a_wrapper_forwards_what_has_a_default_too() {
         assert_eq!(device.name(), "hooked");
         assert_eq!(device.base_alignment(), Alignment::new(32).unwrap(), "{device:?}");
         assert_eq!(device.guard_pages(), Some(Alignment::new(128).unwrap()));
+        assert_eq!(device.commit_granularity(), Some(Alignment::new(1 << 14).unwrap()));
         let seen = Rc::new(RefCell::new(Vec::new()));
         let calls = Rc::clone(&seen);
         before_each_call(move |call| {
@@ -110,8 +112,25 @@ fn a_wrapper_forwards_what_has_a_default_too() {
         device.health().unwrap();
         device.refuse_in_capture("test").unwrap();
         device.obtain_guarded(1).map(drop).unwrap();
-        let expected =
-            ["begin_range", "end_range", "health", "refuse_in_capture", "obtain_guarded"];
+        let memory = device.reserve(1 << 14).unwrap();
+        let at = memory.base_address;
+        // SAFETY: all of what was reserved just now.
+        unsafe { device.commit(&memory.handle, at, 1 << 14) }.unwrap();
+        // SAFETY: what was committed just now, and nobody uses.
+        unsafe { device.decommit(&memory.handle, at, 1 << 14) }.unwrap();
+        // SAFETY: what was reserved, and nobody uses.
+        unsafe { device.unreserve(memory, 1 << 14) }.unwrap();
+        let expected = [
+            "begin_range",
+            "end_range",
+            "health",
+            "refuse_in_capture",
+            "obtain_guarded",
+            "reserve",
+            "commit",
+            "decommit",
+            "unreserve",
+        ];
         assert_eq!(*seen.borrow(), expected, "{device:?}");
     }
     forwards(&Limited::new(odd(), LIMIT));

@@ -73,6 +73,7 @@ pub(crate) struct Hooked<D> {
     /// In place of the inner device's answers.
     pub(crate) base_alignment: Option<Alignment>,
     pub(crate) guard_pages: Option<Option<Alignment>>,
+    pub(crate) commit_granularity: Option<Option<Alignment>>,
     /// Memory begins so many bytes later than the inner device's.
     pub(crate) shift_bytes: u64,
 }
@@ -80,7 +81,8 @@ pub(crate) struct Hooked<D> {
 impl<D> Hooked<D> {
     pub(crate) fn new(inner: D) -> Self {
         no_hook();
-        Self { inner, base_alignment: None, guard_pages: None, shift_bytes: 0 }
+        let (base_alignment, guard_pages, commit_granularity) = (None, None, None);
+        Self { inner, base_alignment, guard_pages, commit_granularity, shift_bytes: 0 }
     }
 }
 
@@ -133,6 +135,35 @@ unsafe impl<D: Device> Device for Hooked<D> {
         before("give_back")?;
         // SAFETY: the caller's promise is passed on.
         unsafe { self.inner.give_back(address, bytes) }
+    }
+
+    fn commit_granularity(&self) -> Option<Alignment> {
+        self.commit_granularity.unwrap_or_else(|| self.inner.commit_granularity())
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Obtained<D::Memory>, DeviceError> {
+        before("reserve")?;
+        let memory = self.inner.reserve(bytes)?;
+        Ok(Obtained { base_address: memory.base_address + self.shift_bytes, ..memory })
+    }
+
+    unsafe fn unreserve(&self, memory: Obtained<D::Memory>, bytes: u64) -> Result<(), DeviceError> {
+        let inner = Obtained { base_address: memory.base_address - self.shift_bytes, ..memory };
+        // SAFETY: as in `release`.
+        let released = unsafe { self.inner.unreserve(inner, bytes) };
+        before("unreserve").and(released)
+    }
+
+    unsafe fn commit(&self, memory: &D::Memory, at: u64, bytes: u64) -> Result<(), DeviceError> {
+        before("commit")?;
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.inner.commit(memory, at, bytes) }
+    }
+
+    unsafe fn decommit(&self, memory: &D::Memory, at: u64, bytes: u64) -> Result<(), DeviceError> {
+        before("decommit")?;
+        // SAFETY: as above.
+        unsafe { self.inner.decommit(memory, at, bytes) }
     }
 
     unsafe fn fill(&self, address: u64, bytes: u64, pattern: Pattern) -> Result<(), DeviceError> {

@@ -3,8 +3,10 @@
 mod closes;
 mod filled;
 mod frames;
+mod pause;
 mod plans;
 mod poison;
+mod regions;
 mod requests;
 mod streams;
 mod uses;
