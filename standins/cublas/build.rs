@@ -2,6 +2,7 @@
 //! it never shadows the real one on a test's library path.
 
 fn main() {
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcublas.so");
+    // Not `rustc-cdylib-link-arg`: cargo hands that on to the libraries that are made of this one.
+    println!("cargo:rustc-link-arg=-Wl,-soname,libcublas.so");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -88,7 +88,7 @@ pub mod for_scopes {
     #[cfg(feature = "_cuda")]
     pub use crate::cuda::buffers::hand_over;
     #[cfg(feature = "_cuda")]
-    pub use crate::cuda::lending::{lend_detached, lend_detached_mut};
+    pub use crate::cuda::lending::{lend, lend_mut};
     pub use crate::demand::Demand;
     pub use crate::detached::Detached;
     pub use crate::one_thread::UsedOnSeveralThreads;
@@ -105,6 +105,9 @@ pub use cudarc;
 /// [`f16`](half::f16) and [`bf16`](half::bf16), which buffers can hold.
 #[cfg(feature = "half")]
 pub use half;
+/// [`Complex`](num_complex::Complex) numbers, which buffers can hold.
+#[cfg(feature = "num-complex")]
+pub use num_complex;
 
 // Offsets and addresses are `u64`; slices of them need a `usize` as wide.
 static_assertions::const_assert_eq!(usize::BITS, 64);

@@ -150,6 +150,23 @@ pub mod steady {
 #[cfg(feature = "half")]
 pub use arena_core::half;
 
+/// Complex numbers, which buffers can hold.
+///
+/// ```
+/// use arena_scope::num_complex::Complex;
+/// use arena_scope::{Arena, ByteSize, Host};
+///
+/// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+/// arena.scope(|step| {
+///     let x = step.upload(&[Complex::new(0.0_f32, 1.0); 8])?;
+///     assert_eq!(x.as_slice()[7] * x.as_slice()[0], Complex::new(-1.0, 0.0));
+///     arena_scope::Ok(())
+/// })?;
+/// # arena_scope::Ok(())
+/// ```
+#[cfg(feature = "num-complex")]
+pub use arena_core::num_complex;
+
 /// The names that a training loop needs: `use arena_scope::prelude::*;`.
 ///
 /// [`Ok`](crate::Ok) is not in it: it would hide the `Ok` of patterns.

@@ -69,7 +69,11 @@ fn open() -> Option<Doors> {
 }
 
 /// Counts a call. Gives what a test wants it to fail with, and then whether a sound context is current.
-pub(crate) fn note(name: &str) -> Result<Outcome, Status> {
+///
+/// # Errors
+///
+/// What a test asked for.
+pub fn note(name: &str) -> Result<Outcome, Status> {
     let name = CString::new(name).unwrap_or_default();
     match (doors()?.call)(name.as_ptr()) {
         0 => Ok(Ok(())),
@@ -80,12 +84,16 @@ pub(crate) fn note(name: &str) -> Result<Outcome, Status> {
 }
 
 /// The frame of every function: counted, failed if a test asked for that, refused without a sound context.
-pub(crate) fn framed(name: &str, body: impl FnOnce() -> Outcome) -> u32 {
+pub fn framed(name: &str, body: impl FnOnce() -> Outcome) -> u32 {
     code(note(name).and_then(|sound| sound).and_then(|()| body()))
 }
 
 /// Notes a handle that was made (1) or destroyed (-1).
-pub(crate) fn count_handle(change: i64) -> Outcome {
+///
+/// # Errors
+///
+/// Without the stand-in for the driver.
+pub fn count_handle(change: i64) -> Outcome {
     (doors()?.handle)(change);
     Ok(())
 }

@@ -39,7 +39,11 @@ pub(crate) struct Request {
 }
 
 /// Whether an operation transposes.
-fn transposes(operation: u32) -> Result<bool, Status> {
+///
+/// # Errors
+///
+/// For a number that is no operation.
+pub fn transposes(operation: u32) -> Result<bool, Status> {
     match operation {
         0 => Ok(false),
         // The conjugate of a real matrix is itself.
@@ -63,76 +67,143 @@ pub(crate) fn product(request: Request) -> Outcome {
         *size = u64::try_from(wanted).map_err(|_| Status::INVALID_VALUE)?;
     }
     let [m, n, k] = sizes;
-    let batch = i64::from(request.batch);
-    if batch < 0 {
+    if request.batch < 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let a = stored(request.a, ta, m, k)?;
-    let b = stored(request.b, tb, k, n)?;
     let c = stored(request.c, false, m, n)?;
-    let alpha = Scalar::new(request.alpha, request.scalar, settings.device_scalars)?;
-    let beta = Scalar::new(request.beta, request.scalar, settings.device_scalars)?;
-    if m == 0 || n == 0 || batch == 0 {
+    let product = Product {
+        a: stored(request.a, ta, m, k)?,
+        b: stored(request.b, tb, k, n)?,
+        c,
+        d: c,
+        transposed: [ta, tb],
+        alpha: Scalar::new(request.alpha, request.scalar, settings.device_scalars)?,
+        beta: Scalar::new(request.beta, request.scalar, settings.device_scalars)?,
+        scalar: request.scalar,
+        batch: request.batch.into(),
+        epilogue: Epilogue::default(),
+    };
+    if product.is_empty() {
         return Ok(());
     }
-    let workspace = workspace(request.handle)?;
-    let ranges: Vec<[u64; 2]> = (0..batch)
-        .flat_map(|i| [a.range(i), b.range(i), c.range(i)])
-        .chain([workspace])
-        .chain(alpha.range())
-        .chain(beta.range())
-        .filter(|range| range[1] > 0)
-        .collect();
-    let summation = Summation::new(rounding()?, request.scalar, sizes);
-    let work = move || {
-        let (alpha, beta) = (alpha.value(), beta.value());
-        let [scratch, bytes] = workspace;
-        for at in (0..bytes.min(SCRATCH_BYTES) / 2).map(|n| scratch + 2 * n) {
-            Element::F16.write(at, SCRATCH);
-        }
-        for i in 0..batch {
-            multiply(&a, ta, &b, tb, &c, k, i, alpha, beta, summation);
-        }
-    };
-    submit(settings.stream, request.name, &ranges, Box::new(work))
+    product.queue(request.name, settings.stream, workspace(request.handle)?)
 }
 
-/// One product of a batch. A `beta` of zero never reads C, whatever it holds; an `alpha` of zero reads neither A nor B.
-#[expect(clippy::too_many_arguments, reason = "three matrices, two scalars and how to join them")]
-fn multiply(
-    a: &Matrix,
-    ta: bool,
-    b: &Matrix,
-    tb: bool,
-    c: &Matrix,
-    k: u64,
-    batch: i64,
-    alpha: f64,
-    beta: f64,
-    summation: Summation,
-) {
-    // The panel of A that all columns use, and one column of B, as doubles.
-    let left = |row: u64, i: u64| if ta { a.at(batch, i, row) } else { a.at(batch, row, i) };
-    let right = |i: u64, col: u64| if tb { b.at(batch, col, i) } else { b.at(batch, i, col) };
-    let k = if alpha == 0.0 { 0 } else { k };
-    let rows: Vec<f64> = (0..c.rows)
-        .flat_map(|r| (0..k).map(move |i| (r, i)))
-        .map(|(r, i)| a.element.read(left(r, i)))
-        .collect();
-    for col in 0..c.cols {
-        let column: Vec<f64> = (0..k).map(|i| b.element.read(right(i, col))).collect();
-        for row in 0..c.rows {
-            let of_a = &rows[(row * k) as usize..][..k as usize];
-            let sum = summation.dot(of_a.iter().copied(), column.iter().copied());
-            let at = c.at(batch, row, col);
-            let old = if beta == 0.0 { 0.0 } else { beta * c.element.read(at) };
-            c.element.write(at, alpha * sum + old);
+/// What is done with a sum before it is written: a bias for each row is added, and then what is negative becomes zero.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epilogue {
+    /// A column; those of a batch are a stride apart.
+    pub bias: Option<Matrix>,
+    /// Whether negative values become zero.
+    pub relu: bool,
+}
+
+impl Epilogue {
+    fn of(&self, batch: i64, row: u64, value: f64) -> f64 {
+        let bias = self.bias.map_or(0.0, |bias| bias.element.read(bias.at(batch, row, 0)));
+        let sum = value + bias;
+        if self.relu && sum < 0.0 { 0.0 } else { sum }
+    }
+}
+
+/// `D = epilogue(alpha * op(A) * op(B) + beta * C)`, of matrices that fit together.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// The left operand.
+    pub a: Matrix,
+    /// The right operand.
+    pub b: Matrix,
+    /// What is added.
+    pub c: Matrix,
+    /// The result, which may be `c`.
+    pub d: Matrix,
+    /// Whether `a` and `b` are stored transposed.
+    pub transposed: [bool; 2],
+    /// The factor of the product.
+    pub alpha: Scalar,
+    /// The factor of `c`.
+    pub beta: Scalar,
+    /// The type of the factors.
+    pub scalar: Element,
+    /// How many products.
+    pub batch: i64,
+    /// What is done with each sum.
+    pub epilogue: Epilogue,
+}
+
+impl Product {
+    /// How many products a sum has.
+    fn depth(&self) -> u64 {
+        if self.transposed[0] { self.a.rows } else { self.a.cols }
+    }
+
+    /// Whether there is nothing to be written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.d.rows == 0 || self.d.cols == 0 || self.batch == 0
+    }
+
+    /// Queues it on a stream, with a workspace: an address and bytes.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal.
+    pub fn queue(self, name: &str, stream: u64, workspace: [u64; 2]) -> Outcome {
+        let Self { a, b, c, d, alpha, beta, epilogue, .. } = self;
+        let ranges: Vec<[u64; 2]> = (0..self.batch)
+            .flat_map(|i| [a.range(i), b.range(i), c.range(i), d.range(i)])
+            .chain((0..self.batch).flat_map(|i| epilogue.bias.map(|bias| bias.range(i))))
+            .chain([workspace])
+            .chain(alpha.range())
+            .chain(beta.range())
+            .filter(|range| range[1] > 0)
+            .collect();
+        let summation = Summation::new(rounding()?, self.scalar, [d.rows, d.cols, self.depth()]);
+        let work = move || {
+            let [scratch, bytes] = workspace;
+            for at in (0..bytes.min(SCRATCH_BYTES) / 2).map(|n| scratch + 2 * n) {
+                Element::F16.write(at, SCRATCH);
+            }
+            for i in 0..self.batch {
+                self.multiply(i, summation);
+            }
+        };
+        submit(stream, name, &ranges, Box::new(work))
+    }
+
+    /// One product of a batch. A `beta` of zero never reads C, whatever it holds; an `alpha` of zero reads neither A nor
+    /// B.
+    fn multiply(&self, batch: i64, summation: Summation) {
+        let Self { a, b, c, d, transposed: [ta, tb], .. } = self;
+        let (alpha, beta) = (self.alpha.value(), self.beta.value());
+        // The panel of A that all columns use, and one column of B, as doubles.
+        let left = |row: u64, i: u64| if *ta { a.at(batch, i, row) } else { a.at(batch, row, i) };
+        let right = |i: u64, col: u64| if *tb { b.at(batch, col, i) } else { b.at(batch, i, col) };
+        let k = if alpha == 0.0 { 0 } else { self.depth() };
+        let rows: Vec<f64> = (0..d.rows)
+            .flat_map(|r| (0..k).map(move |i| (r, i)))
+            .map(|(r, i)| a.element.read(left(r, i)))
+            .collect();
+        for col in 0..d.cols {
+            let column: Vec<f64> = (0..k).map(|i| b.element.read(right(i, col))).collect();
+            for row in 0..d.rows {
+                let of_a = &rows[(row * k) as usize..][..k as usize];
+                let sum = summation.dot(of_a.iter().copied(), column.iter().copied());
+                let old =
+                    if beta == 0.0 { 0.0 } else { beta * c.element.read(c.at(batch, row, col)) };
+                let value = self.epilogue.of(batch, row, alpha * sum + old);
+                d.element.write(d.at(batch, row, col), value);
+            }
         }
     }
 }
 
 /// The type of the scalars for a compute type; accumulation is in `f64` in any case.
-pub(crate) fn scalar_of(compute: u32) -> Result<Element, Status> {
+///
+/// # Errors
+///
+/// For a type that is not known.
+pub fn scalar_of(compute: u32) -> Result<Element, Status> {
     match compute {
         64 | 65 => Ok(Element::F16),
         68 | 69 | 74 | 75 | 77 => Ok(Element::F32),

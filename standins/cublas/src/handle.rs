@@ -22,7 +22,7 @@ pub(crate) struct Settings {
 /// cuBLAS 12.8.
 const VERSION: c_int = 120_804;
 /// What a workspace has to be aligned to, in bytes.
-const WORKSPACE_ALIGN: u64 = 256;
+pub const WORKSPACE_ALIGN: u64 = 256;
 /// Bytes of the workspace that a handle takes from the driver when it is given none.
 const OWN_WORKSPACE_BYTES: u64 = 4 << 20;
 
@@ -59,10 +59,15 @@ fn change(handle: u64, change: impl FnOnce(&mut Settings)) -> Outcome {
 /// A result that the caller takes through a pointer: null, or valid for one write of `T`. Only foreign callers make one.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct Out<T>(*mut T);
+pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    fn set(self, value: T) -> Outcome {
+    /// Writes it.
+    ///
+    /// # Errors
+    ///
+    /// For a null pointer.
+    pub fn set(self, value: T) -> Outcome {
         if self.0.is_null() {
             return Err(Status::INVALID_VALUE);
         }

@@ -14,3 +14,12 @@ mod level1;
 mod matrix;
 mod rounding;
 mod status;
+
+/// What the stand-in for cuBLASLt (`cublaslt-standin`), a library of its own, is made of.
+pub mod for_lt {
+    pub use crate::driver::{count_handle, framed, note};
+    pub use crate::gemm::{Epilogue, Product, scalar_of, transposes};
+    pub use crate::handle::{Out, WORKSPACE_ALIGN};
+    pub use crate::matrix::{Element, Matrix, Scalar};
+    pub use crate::status::{Outcome, Status, code};
+}

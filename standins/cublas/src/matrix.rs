@@ -6,16 +6,24 @@ use std::ffi::c_int;
 
 /// How a number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Element {
+pub enum Element {
+    /// Half precision.
     F16,
+    /// The upper half of a single.
     BF16,
+    /// Single precision.
     F32,
+    /// Double precision.
     F64,
 }
 
 impl Element {
     /// From a `cudaDataType_t`.
-    pub(crate) fn from_raw(raw: u32) -> Result<Self, Status> {
+    ///
+    /// # Errors
+    ///
+    /// For a type that is not known.
+    pub fn from_raw(raw: u32) -> Result<Self, Status> {
         match raw {
             0 => Ok(Self::F32),
             1 => Ok(Self::F64),
@@ -26,7 +34,7 @@ impl Element {
     }
 
     /// Bytes of one number.
-    pub(crate) fn bytes(self) -> u64 {
+    pub fn bytes(self) -> u64 {
         match self {
             Self::F16 | Self::BF16 => 2,
             Self::F32 => 4,
@@ -67,18 +75,23 @@ impl Element {
 
 /// A matrix, or a batch of them `stride` elements apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix {
-    pub(crate) base: u64,
-    pub(crate) element: Element,
-    pub(crate) rows: u64,
-    pub(crate) cols: u64,
+pub struct Matrix {
+    /// The address of its first element.
+    pub base: u64,
+    /// How its elements are stored.
+    pub element: Element,
+    /// Rows, as it is stored.
+    pub rows: u64,
+    /// Columns, as it is stored.
+    pub cols: u64,
     /// Elements from one column to the next.
-    pub(crate) leading: u64,
-    pub(crate) stride: i64,
+    pub leading: u64,
+    /// Elements from one matrix of a batch to the next.
+    pub stride: i64,
 }
 
 impl Matrix {
-    /// A matrix as the interface describes it; a leading dimension below the rows is refused.
+    /// A matrix as cuBLAS describes it; a leading dimension below the rows is refused.
     pub(crate) fn new(
         base: u64,
         element: Element,
@@ -111,14 +124,20 @@ impl Matrix {
 
 /// A number that scales a product: known at the call, or read from the device when its turn comes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Scalar {
+pub enum Scalar {
+    /// Its value.
     Known(f64),
+    /// Its address.
     Device(u64, Element),
 }
 
 impl Scalar {
     /// A scalar behind a pointer of the caller, to host memory or to the device.
-    pub(crate) fn new(pointer: u64, element: Element, on_device: bool) -> Result<Self, Status> {
+    ///
+    /// # Errors
+    ///
+    /// For a null pointer.
+    pub fn new(pointer: u64, element: Element, on_device: bool) -> Result<Self, Status> {
         match (pointer, on_device) {
             (0, _) => Err(Status::INVALID_VALUE),
             (_, true) => Ok(Self::Device(pointer, element)),

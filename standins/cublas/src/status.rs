@@ -4,21 +4,26 @@ use std::ffi::{CStr, c_char};
 
 /// A `cublasStatus_t` that is not success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Status(pub(crate) u32);
+pub struct Status(pub(crate) u32);
 
 impl Status {
-    pub(crate) const NOT_INITIALIZED: Self = Self(1);
-    pub(crate) const ALLOC_FAILED: Self = Self(3);
-    pub(crate) const INVALID_VALUE: Self = Self(7);
-    pub(crate) const EXECUTION_FAILED: Self = Self(13);
-    pub(crate) const NOT_SUPPORTED: Self = Self(15);
+    /// There is no such handle, or no driver.
+    pub const NOT_INITIALIZED: Self = Self(1);
+    /// The driver has no memory.
+    pub const ALLOC_FAILED: Self = Self(3);
+    /// An argument that cannot be.
+    pub const INVALID_VALUE: Self = Self(7);
+    /// The driver refuses, or the context is broken.
+    pub const EXECUTION_FAILED: Self = Self(13);
+    /// What the stand-in does not know.
+    pub const NOT_SUPPORTED: Self = Self(15);
 }
 
 /// Success, or why not.
-pub(crate) type Outcome = Result<(), Status>;
+pub type Outcome = Result<(), Status>;
 
 /// The number that a function returns.
-pub(crate) fn code(outcome: Outcome) -> u32 {
+pub fn code(outcome: Outcome) -> u32 {
     outcome.err().map_or(0, |status| status.0)
 }
 

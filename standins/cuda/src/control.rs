@@ -418,9 +418,11 @@ fn open_library(
 fn open() -> Result<Functions, LoadError> {
     let folders = folders()?;
     let (library, path) = open_library("cuda_standin", &folders)?;
-    match open_library("cublas_standin", &folders) {
-        Ok(_) | Err(LoadError::NotFound { .. }) => {}
-        Err(error) => return Err(error),
+    for name in ["cublas_standin", "cublaslt_standin"] {
+        match open_library(name, &folders) {
+            Ok(_) | Err(LoadError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     Functions::look_up(library, &path)
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use cudarc::cublas::{result, sys as blas};
 use cudarc::driver::{CudaContext, CudaStream};
 
+use super::library::{current, declare_workspace, missing, name, pointer, refused};
 use crate::buffer::Persistent;
-use crate::bytes::Alignment;
 use crate::device::Cuda;
 use crate::device::cuda::enabled::code::Failure;
 use crate::device::cuda::enabled::context::with_current;
-use crate::device::cuda::enabled::device::memory_info;
-use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
+use crate::error::{DeviceError, Error, ErrorKind};
 
 /// A cuBLAS handle whose workspace is a persistent buffer of an arena.
 ///
@@ -50,21 +49,17 @@ impl Blas {
     ///
     /// # Errors
     ///
-    /// [`DeviceErrorKind::Unavailable`] when the loader finds no cuBLAS; or the refusal of cuBLAS,
+    /// [`DeviceErrorKind::Unavailable`](crate::DeviceErrorKind::Unavailable) when the loader finds no cuBLAS; or the refusal of cuBLAS,
     /// which also allocates some memory outside the arena.
     pub fn on(stream: &Arc<CudaStream>) -> Result<Self, DeviceError> {
         let context = stream.context();
         // SAFETY: opening cuBLAS runs no code but its own initialisation.
         if !unsafe { blas::is_culib_present() } {
-            return Err(DeviceError {
-                device: name(context),
-                call: "cublasCreate",
-                reason: "libcublas is not installed, or not on the loader's path".to_owned(),
-                kind: DeviceErrorKind::Unavailable,
-            });
+            return Err(missing(context, "cublasCreate", "libcublas"));
         }
         let made = current(context, || {
-            result::create_handle().map_err(|error| refused(context, "cublasCreate", error.0, None))
+            result::create_handle()
+                .map_err(|error| refused(context, "cublasCreate", &error.0, error.0 as u32, None))
         })?;
         let this = Self { handle: made, stream: Arc::clone(stream), workspace: None };
         this.bind("cublasSetStream", || {
@@ -98,17 +93,10 @@ impl Blas {
     /// # Errors
     ///
     /// [`ErrorKind::WrongDevice`] for a buffer on another device than the stream;
-    /// [`ErrorKind::Misaligned`] where it is not aligned to [`Alignment::CUBLAS_WORKSPACE`]; or the refusal
+    /// [`ErrorKind::Misaligned`] where it is not aligned to [`Alignment::CUBLAS_WORKSPACE`](crate::Alignment::CUBLAS_WORKSPACE); or the refusal
     /// of cuBLAS or of the driver. The workspace is unchanged then.
     pub fn set_workspace(&mut self, workspace: Persistent<u8, Cuda>) -> Result<(), Error> {
-        workspace.view().aligned(Alignment::CUBLAS_WORKSPACE.bytes())?;
-        let owner = workspace.region().device();
-        if owner.context() != self.stream.context() {
-            let what = format!("a stream of {}", name(self.context()));
-            return Err(ErrorKind::WrongDevice { what, device: name(owner.context()) }.into());
-        }
-        // On another stream than the arena's, every close waits for it from now on.
-        workspace.declare_stream(&self.stream)?;
+        declare_workspace(&workspace, &self.stream)?;
         self.hand_over(&workspace)?;
         self.workspace = Some(workspace);
         Ok(())
@@ -181,12 +169,8 @@ impl Blas {
         call: &'static str,
         status: blas::cublasStatus_t,
     ) -> Result<(), DeviceError> {
-        if status == blas::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
-            return Ok(());
-        }
-        let arena_bytes =
-            self.workspace.as_ref().map(|workspace| workspace.region().capacity_bytes());
-        Err(refused(self.context(), call, status, arena_bytes))
+        let (outcome, workspace) = (status.result(), self.workspace.as_ref());
+        outcome.map_err(|_| refused(self.context(), call, &status, status as u32, workspace))
     }
 
     fn context(&self) -> &CudaContext {
@@ -201,38 +185,4 @@ impl Blas {
     ) -> Result<(), DeviceError> {
         current(self.context(), || self.done(call, body()))
     }
-}
-
-/// Runs `body` with `context` current.
-fn current<R>(
-    context: &CudaContext,
-    body: impl FnOnce() -> Result<R, DeviceError>,
-) -> Result<R, DeviceError> {
-    with_current(context, || Ok(body())).map_err(|failure| failure.on(&name(context)))?
-}
-
-fn name(context: &CudaContext) -> String {
-    format!("cuda:{}", context.ordinal())
-}
-
-fn refused(
-    context: &CudaContext,
-    call: &'static str,
-    status: blas::cublasStatus_t,
-    arena_bytes: Option<u64>,
-) -> DeviceError {
-    let mut reason = format!("{status:?} ({})", status as u32);
-    if let Ok((free, total)) = with_current(context, memory_info) {
-        reason += &format!("; {free} of the device's {total} bytes are free");
-        if let Some(arena) = arena_bytes {
-            reason += &format!(" beside an arena of {arena}: libraries need headroom");
-        }
-    }
-    DeviceError { device: name(context), call, reason, kind: DeviceErrorKind::Refused }
-}
-
-/// A device address as cuBLAS takes it.
-#[expect(clippy::cast_possible_truncation, reason = "cudarc asks for 64-bit addresses")]
-const fn pointer(address: u64) -> *mut std::ffi::c_void {
-    std::ptr::without_provenance_mut(address as usize)
 }

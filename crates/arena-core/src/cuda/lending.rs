@@ -36,7 +36,6 @@ use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaSlice, CudaViewMut, DevicePtrMut};
 
 use crate::buffer::{Persistent, Transient, View, ViewMut};
-use crate::detached::Detached;
 use crate::device::cuda::enabled::code::Failure;
 use crate::device::cuda::enabled::lent_slices::{self, Place};
 use crate::device::{Cuda, Device};
@@ -81,7 +80,7 @@ use crate::region::Region;
 /// println!("{}", lent.len());
 /// ```
 #[derive(Debug)]
-pub struct Lent<'v, T: Pod> {
+pub struct Lent<'v, T: 'static> {
     /// Over the buffer's bytes. Taken by the drop alone.
     slice: ManuallyDrop<lent_slices::Lent<T>>,
     place: Place,
@@ -109,7 +108,7 @@ pub struct Lent<'v, T: Pod> {
 /// # Ok::<(), arena_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct LentMut<'v, T: Pod> {
+pub struct LentMut<'v, T: 'static> {
     lent: Lent<'v, T>,
     exclusive: PhantomData<&'v mut [T]>,
 }
@@ -124,7 +123,7 @@ impl<'v, T: Pod> View<'v, T, Cuda> {
     /// tracks events.
     #[track_caller]
     pub fn lend(self) -> Result<Lent<'v, T>, Error> {
-        // SAFETY: invariants 1 to 3 of `View` hold for its lifetime.
+        // SAFETY: invariants 1 to 3 of `View` hold for its lifetime; any bytes are a `T: Pod`.
         unsafe { lend(self.region(), self.address(), self.len()) }
     }
 }
@@ -138,9 +137,8 @@ impl<'v, T: Pod> ViewMut<'v, T, Cuda> {
     #[track_caller]
     pub fn lend_mut(self) -> Result<LentMut<'v, T>, Error> {
         let view = View::from(self);
-        // SAFETY: invariants 1 to 3 of `ViewMut`, which was given up, hold for its lifetime.
-        let lent = unsafe { lend(view.region(), view.address(), view.len()) }?;
-        Ok(LentMut { lent, exclusive: PhantomData })
+        // SAFETY: invariants 1 to 3 of `ViewMut`, which was given up, hold for its lifetime; any bytes are a `T: Pod`.
+        unsafe { lend_mut(view.region(), view.address(), view.len()) }
     }
 }
 
@@ -173,7 +171,7 @@ macro_rules! lendable {
 lendable!(Transient<'_, T, Cuda>);
 lendable!(Persistent<T, Cuda>);
 
-/// Lends a buffer without a lifetime.
+/// Lends the elements at `address`.
 ///
 /// # Errors
 ///
@@ -181,45 +179,13 @@ lendable!(Persistent<T, Cuda>);
 ///
 /// # Safety
 ///
-/// The buffer's scope is open, in the arena of `region`, and does not close before what is returned is gone; as long as
-/// it is there, no other access writes the buffer.
+/// The invariants of [`View`], by number, for `'v`. The bytes are, and stay, values of `T`.
 #[track_caller]
-pub unsafe fn lend_detached<'v, T: Pod>(
+pub unsafe fn lend<'v, T: 'static>(
     region: &'v Region<Cuda>,
-    buffer: &'v Detached<T>,
-) -> Result<Lent<'v, T>, Error> {
-    // SAFETY: 1 and 2 of `View` held for the buffer that was detached; 3 is the caller's promise.
-    unsafe { lend(region, buffer.address, buffer.len()) }
-}
-
-/// Lends a buffer without a lifetime for writing.
-///
-/// # Errors
-///
-/// As for [`View::lend`].
-///
-/// # Safety
-///
-/// As for [`lend_detached`], and no other access reads the buffer.
-#[track_caller]
-pub unsafe fn lend_detached_mut<'v, T: Pod>(
-    region: &'v Region<Cuda>,
-    buffer: &'v mut Detached<T>,
-) -> Result<LentMut<'v, T>, Error> {
-    // SAFETY: as above.
-    let lent = unsafe { lend(region, buffer.address, buffer.len()) }?;
-    Ok(LentMut { lent, exclusive: PhantomData })
-}
-
-/// # Safety
-///
-/// The invariants of [`View`], by number, for `'v`; or those of [`ViewMut`], if the slice is used for writing.
-#[track_caller]
-unsafe fn lend<T: Pod>(
-    region: &Region<Cuda>,
     address: u64,
     len: usize,
-) -> Result<Lent<'_, T>, Error> {
+) -> Result<Lent<'v, T>, Error> {
     let (device, call_site) = (region.device(), Location::caller());
     device.health()?;
     let is_counted = device.context().is_event_tracking();
@@ -237,6 +203,27 @@ unsafe fn lend<T: Pod>(
     // What the order met is in the context now, where the next call of cudarc would find it.
     device.call(|| earlier_error(device))?;
     Ok(lent)
+}
+
+/// Lends the elements at `address` for writing.
+///
+/// # Errors
+///
+/// As for [`View::lend`].
+///
+/// # Safety
+///
+/// The invariants of [`ViewMut`], by number, for `'v`. The bytes are, and stay, values of `T`; all values of `T` may be
+/// written there.
+#[track_caller]
+pub unsafe fn lend_mut<'v, T: 'static>(
+    region: &'v Region<Cuda>,
+    address: u64,
+    len: usize,
+) -> Result<LentMut<'v, T>, Error> {
+    // SAFETY: the caller's promise.
+    let lent = unsafe { lend(region, address, len) }?;
+    Ok(LentMut { lent, exclusive: PhantomData })
 }
 
 /// Lets the stream of a slice wait for the last uses of it that cudarc recorded, and counts as the last one.
@@ -265,7 +252,7 @@ fn make<T>(device: &Cuda, address: u64, len: usize) -> Result<lent_slices::Lent<
     })
 }
 
-impl<T: Pod> Deref for Lent<'_, T> {
+impl<T: 'static> Deref for Lent<'_, T> {
     type Target = CudaSlice<T>;
 
     fn deref(&self) -> &CudaSlice<T> {
@@ -273,7 +260,7 @@ impl<T: Pod> Deref for Lent<'_, T> {
     }
 }
 
-impl<T: Pod> Drop for Lent<'_, T> {
+impl<T: 'static> Drop for Lent<'_, T> {
     fn drop(&mut self) {
         // SAFETY: it is taken here alone, and the handle is not used again.
         let mut slice = unsafe { ManuallyDrop::take(&mut self.slice) };
@@ -295,7 +282,7 @@ impl<T: Pod> Drop for Lent<'_, T> {
     }
 }
 
-impl<T: Pod> LentMut<'_, T> {
+impl<T: 'static> LentMut<'_, T> {
     /// The elements, for writing.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.lent.slice.as_view_mut()
@@ -322,7 +309,7 @@ impl<T: Pod> LentMut<'_, T> {
     }
 }
 
-impl<T: Pod> Deref for LentMut<'_, T> {
+impl<T: 'static> Deref for LentMut<'_, T> {
     type Target = CudaSlice<T>;
 
     fn deref(&self) -> &CudaSlice<T> {

@@ -1,6 +1,6 @@
 //! What a cuBLAS workspace must be; the rest of it is tested with scopes.
 
-use arena_core::cuda::Blas;
+use arena_core::cuda::{Blas, BlasLt};
 use arena_core::{Alignment, ByteSize, Cuda, ErrorKind, RawArena};
 use cuda_standin::Standin;
 
@@ -14,10 +14,14 @@ fn a_workspace_that_is_not_aligned_to_256_bytes_is_refused_and_goes_back() {
     let address = crooked.address();
     assert!(!address.is_multiple_of(256));
     let refused = blas.set_workspace(crooked).unwrap_err();
-    let ErrorKind::Misaligned { address: at, alignment } = refused.kind() else {
-        panic!("{refused}")
-    };
-    assert_eq!((*at, *alignment), (address, Alignment::CUBLAS_WORKSPACE));
+    let crooked = arena.persistent::<u8>(1000, Alignment::new(8).unwrap()).unwrap();
+    assert_eq!(crooked.address(), address);
+    for refused in [refused, BlasLt::on(arena.device().stream(), crooked).unwrap_err()] {
+        let ErrorKind::Misaligned { address: at, alignment } = refused.kind() else {
+            panic!("{refused}")
+        };
+        assert_eq!((*at, *alignment), (address, Alignment::CUBLAS_WORKSPACE));
+    }
     assert_eq!(blas.workspace_bytes(), 0);
     blas.set_workspace(straight).unwrap();
     assert_eq!(blas.workspace_bytes(), 1000);

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use arena_core::cuda::{Lent, LentMut};
 use arena_core::cudarc::driver::{CudaSlice, CudaViewMut};
-use arena_core::for_scopes::{lend_detached, lend_detached_mut};
+use arena_core::for_scopes::{lend, lend_mut};
 use arena_core::{Error, Pod};
 
 use super::slice::Buffer;
-use super::{Inner, SessionSlice};
+use super::{Inner, SessionSlice, SessionView, SessionViewMut};
 
 /// A session's buffer that is lent for reading: it goes where a `&CudaSlice<T>` of cudarc's is wanted. See
 /// [`Lent`](crate::cuda::Lent).
@@ -79,17 +79,7 @@ impl<T: Pod> SessionSlice<T> {
     /// step that made the buffer has ended.
     #[track_caller]
     pub fn lend(&self) -> Result<SessionLent<'_, T>, Error> {
-        match &self.buffer {
-            Buffer::OfStep(buffer) => {
-                self.session.check(buffer)?;
-                let open = StaysOpen::new(&self.session);
-                // SAFETY: the buffer's scope is open, and none closes as long as `open` is there, which is dropped
-                // after `lent`; the handle is borrowed shared.
-                let lent = unsafe { lend_detached(&self.session.region, buffer) }?;
-                Ok(SessionLent { lent, _open: Some(open) })
-            }
-            Buffer::Kept(buffer) => Ok(SessionLent { lent: buffer.lend()?, _open: None }),
-        }
+        self.as_view().lend()
     }
 
     /// Lends the buffer to code that writes a `CudaViewMut<T>` of cudarc's.
@@ -99,16 +89,50 @@ impl<T: Pod> SessionSlice<T> {
     /// As for [`lend`](Self::lend).
     #[track_caller]
     pub fn lend_mut(&mut self) -> Result<SessionLentMut<'_, T>, Error> {
-        match &mut self.buffer {
+        self.as_view_mut().lend_mut()
+    }
+
+    /// What keeps the buffer's step open, if it is of one.
+    #[track_caller]
+    fn stays_open(&self) -> Result<Option<StaysOpen>, Error> {
+        match &self.buffer {
             Buffer::OfStep(buffer) => {
                 self.session.check(buffer)?;
-                let open = StaysOpen::new(&self.session);
-                // SAFETY: as in `lend`; the handle is borrowed mutably.
-                let lent = unsafe { lend_detached_mut(&self.session.region, buffer) }?;
-                Ok(SessionLentMut { lent, _open: Some(open) })
+                Ok(Some(StaysOpen::new(&self.session)))
             }
-            Buffer::Kept(buffer) => Ok(SessionLentMut { lent: buffer.lend_mut()?, _open: None }),
+            Buffer::Kept(_) => Ok(None),
         }
+    }
+}
+
+impl<'b, T: Pod> SessionView<'b, T> {
+    /// Lends the elements to code that takes a `&CudaSlice<T>` of cudarc's, or a `CudaView` of it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SessionSlice::lend`].
+    #[track_caller]
+    pub fn lend(self) -> Result<SessionLent<'b, T>, Error> {
+        let open = self.whole.stays_open()?;
+        // SAFETY: the elements are a part of the buffer, which is borrowed shared for `'b`. Its scope is open, and none
+        // closes as long as `open` is there, which is dropped after `lent`. Any bytes are a `T: Pod`.
+        let lent = unsafe { lend(&self.whole.session.region, self.address, self.len) }?;
+        Ok(SessionLent { lent, _open: open })
+    }
+}
+
+impl<'b, T: Pod> SessionViewMut<'b, T> {
+    /// Lends the elements to code that writes a `CudaViewMut<T>` of cudarc's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SessionSlice::lend`].
+    #[track_caller]
+    pub fn lend_mut(self) -> Result<SessionLentMut<'b, T>, Error> {
+        let open = self.whole.stays_open()?;
+        // SAFETY: as above; of two parts for writing, which do not overlap, this one is given up.
+        let lent = unsafe { lend_mut(&self.whole.session.region, self.address, self.len) }?;
+        Ok(SessionLentMut { lent, _open: open })
     }
 }
 

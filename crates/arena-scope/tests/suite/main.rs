@@ -49,6 +49,8 @@ mod cuda;
 #[cfg(feature = "_cuda")]
 mod cuda_blas;
 #[cfg(feature = "_cuda")]
+mod cuda_blas_lt;
+#[cfg(feature = "_cuda")]
 mod cuda_declared;
 #[cfg(feature = "_cuda")]
 mod cuda_driver_errors;
@@ -58,6 +60,8 @@ mod cuda_external;
 mod cuda_fences;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
+#[cfg(feature = "_cuda")]
+mod cuda_lend_as;
 #[cfg(feature = "_cuda")]
 mod cuda_lending;
 #[cfg(feature = "_cuda")]
