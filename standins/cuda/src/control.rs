@@ -93,6 +93,7 @@ functions! {
     set_devices: "standin_set_devices", extern "C" fn(u32) -> u32;
     set_memory: "standin_set_memory", extern "C" fn(u64, u64);
     set_capability: "standin_set_capability", extern "C" fn(i32, i32);
+    set_granularity: "standin_set_granularity", extern "C" fn(u64);
     set_pools: "standin_set_pools", extern "C" fn(u32);
     set_free_waits: "standin_set_free_waits", extern "C" fn(u32);
     set_stages_pageable: "standin_set_stages_pageable", extern "C" fn(u32);
@@ -256,6 +257,13 @@ impl Standin {
     #[track_caller]
     pub fn set_capability(&self, major: i32, minor: i32) {
         (self.must("a compute capability").set_capability)(major, minor);
+    }
+
+    /// In multiples of how many bytes physical memory is mapped to addresses (2 MiB by default); 0 for devices that map
+    /// none.
+    #[track_caller]
+    pub fn set_granularity(&self, bytes: u64) {
+        (self.must("another unit of virtual memory").set_granularity)(bytes);
     }
 
     /// Whether the devices support stream-ordered allocation (they do by default).

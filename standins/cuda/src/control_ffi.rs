@@ -118,6 +118,11 @@ extern "C" fn standin_set_capability(major: i32, minor: i32) {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn standin_set_granularity(bytes: u64) {
+    with(|d| d.settings.granularity_bytes = bytes);
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn standin_set_pools(supported: u32) {
     with(|d| d.settings.pools = supported != 0);
 }

@@ -1,6 +1,7 @@
 //! What a test, or the environment of the process, may set.
 
 use crate::schedule::Mode;
+use crate::vmm;
 use std::str::FromStr;
 
 /// The environment variable with what every driver of the process begins with: `capability=8.0,driver=12.0,mode=eager`.
@@ -43,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) reuses_addresses: bool,
     /// Which device's arithmetic this is: 0 for results that are as exact as they can be.
     pub(crate) rounding: u64,
+    /// Physical memory is mapped in multiples of this; 0 where the device maps none.
+    pub(crate) granularity_bytes: u64,
     /// Whether stream-ordered allocation is supported.
     pub(crate) pools: bool,
     /// Whether `cuMemFree` waits for the device first.
@@ -62,6 +65,7 @@ impl Settings {
         draws_threads: true,
         reuses_addresses: false,
         rounding: 0,
+        granularity_bytes: vmm::GRANULARITY_BYTES,
         pools: true,
         free_waits: true,
         stages_pageable: true,

@@ -7,7 +7,7 @@ use crate::memory::{Block, Kind, Phase, fill_fresh};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// Sizes and addresses are multiples of this, in bytes.
+/// Sizes and addresses are multiples of this, in bytes, if no setting says otherwise.
 pub(crate) const GRANULARITY_BYTES: u64 = 2 << 20;
 
 /// A reserved range of addresses.
@@ -36,15 +36,17 @@ pub(crate) fn requested_device(driver: &Driver, prop: &AllocationProp) -> CuResu
     driver.device_index(prop.location.id)
 }
 
-fn is_granular(value: u64) -> bool {
-    value.is_multiple_of(GRANULARITY_BYTES)
-}
-
 impl Driver {
+    /// Whether a size or an address is one that the device maps; none is where it maps none.
+    fn is_granular(&self, value: u64) -> bool {
+        let unit = self.settings.granularity_bytes;
+        unit > 0 && value.is_multiple_of(unit)
+    }
+
     /// `cuMemAddressReserve`; a wish for a fixed address is not granted, as a driver is free to do.
     pub(crate) fn reserve_addresses(&mut self, len: u64, align: u64) -> CuResult<Address> {
         self.refuse_in_capture()?;
-        if len == 0 || !is_granular(len) || (align != 0 && !align.is_power_of_two()) {
+        if len == 0 || !self.is_granular(len) || (align != 0 && !align.is_power_of_two()) {
             return Err(Code::INVALID_VALUE);
         }
         let base = self.memory.carve_device(len, align.max(GRANULARITY_BYTES))?;
@@ -70,7 +72,7 @@ impl Driver {
     /// `cuMemCreate`.
     pub(crate) fn create_physical(&mut self, device: usize, len: u64) -> CuResult<Handle> {
         self.refuse_in_capture()?;
-        if len == 0 || !is_granular(len) {
+        if len == 0 || !self.is_granular(len) {
             return Err(Code::INVALID_VALUE);
         }
         self.require_free(device, len)?;
@@ -126,7 +128,7 @@ impl Driver {
         let reserved = self.reservations.iter().any(|r| base >= r.base && end <= r.base + r.len);
         if offset != 0
             || len != physical.len
-            || !is_granular(base)
+            || !self.is_granular(base)
             || !reserved
             || physical.references == 0
         {

@@ -18,10 +18,10 @@ const PTX: &str = include_str!("../../../../standins/cuda/tests/ptx/numeric.ptx"
 const TRAIN: StepKey = StepKey::named("train");
 
 /// An arena and a step that doubles its weights by a kernel, through a scratch buffer.
-struct Loop {
-    weights: Persistent<f32, Cuda>,
+pub(crate) struct Loop {
+    pub(crate) weights: Persistent<f32, Cuda>,
     double: CudaFunction,
-    arena: Arena<Cuda>,
+    pub(crate) arena: Arena<Cuda>,
 }
 
 impl Loop {
@@ -29,7 +29,7 @@ impl Loop {
         Self::on(arena_with(reset))
     }
 
-    fn on(arena: Arena<Cuda>) -> Self {
+    pub(crate) fn on(arena: Arena<Cuda>) -> Self {
         let weights = arena.persistent_from(&[1.0_f32; 16]).unwrap();
         let context = arena.device().context().clone();
         let module = context.load_module(Ptx::from_src(PTX)).map_err(|error| error.0).unwrap();
@@ -37,17 +37,17 @@ impl Loop {
         Self { weights, double, arena }
     }
 
-    fn run(&mut self) -> Result<(), Error> {
+    pub(crate) fn run(&mut self) -> Result<(), Error> {
         let Self { weights, double, arena } = self;
         arena.scope_with(TRAIN, |step| doubling(step, double, weights, 16))
     }
 
-    fn capture(&mut self) -> Result<StepGraph<Cuda>, Error> {
+    pub(crate) fn capture(&mut self) -> Result<StepGraph<Cuda>, Error> {
         let Self { weights, double, arena } = self;
         arena.capture(TRAIN, |step| doubling(step, double, weights, 16))
     }
 
-    fn weight(&self) -> f32 {
+    pub(crate) fn weight(&self) -> f32 {
         self.weights.view().to_vec().unwrap()[15]
     }
 

@@ -73,6 +73,8 @@ mod cuda_planned;
 #[cfg(feature = "_cuda")]
 mod cuda_ranges;
 #[cfg(feature = "_cuda")]
+mod cuda_regions;
+#[cfg(feature = "_cuda")]
 mod cuda_scenarios;
 #[cfg(feature = "_cuda")]
 mod cuda_separate;

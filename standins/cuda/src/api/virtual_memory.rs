@@ -3,7 +3,7 @@
 use crate::abi::{AccessDesc, Address, AllocationProp, Code, Handle, In, MemLocation, Out};
 use crate::driver::{Class, call};
 use crate::memory::Kind;
-use crate::vmm::{GRANULARITY_BYTES, requested_device};
+use crate::vmm::requested_device;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemGetAllocationGranularity(
@@ -16,7 +16,7 @@ extern "C" fn cuMemGetAllocationGranularity(
         if option > 1 {
             return Err(Code::INVALID_VALUE);
         }
-        bytes.set(GRANULARITY_BYTES as usize)
+        bytes.set(d.settings.granularity_bytes as usize)
     })
 }
 
