@@ -19,8 +19,8 @@ impl<D: Device> Arena<D> {
     /// let _weights = arena.persistent::<u8>(3 << 20)?;
     /// let status = arena.status().to_string();
     /// let (first, second) = status.split_once('\n').expect("two lines");
-    /// assert_eq!(first, "used 3 MiB, persistent 3 MiB, kept 0 bytes, high-water 3 MiB");
-    /// assert_eq!(second, "committed 64 MiB of 64 MiB, the device does not tell what is free");
+    /// assert_eq!(first, "used 3.00 MiB, persistent 3.00 MiB, kept 0 bytes, high-water 3.00 MiB");
+    /// assert_eq!(second, "committed 64.00 MiB of 64.00 MiB, the device does not tell what is free");
     /// # arena_scope::Ok(())
     /// ```
     #[must_use]

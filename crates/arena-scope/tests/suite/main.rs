@@ -27,6 +27,7 @@ mod planner;
 mod poison;
 mod programs;
 mod promises;
+mod regions;
 mod retain;
 mod rust_soundness;
 mod scenario_table;

@@ -1,7 +1,7 @@
 //! The arena as intervals and a copy of its bytes: slow, and too simple to be wrong.
 
 use arena_scope::errors::Exhausted;
-use arena_scope::{Alignment, Arena, Device, Reset, Stats};
+use arena_scope::{Alignment, Arena, Device, RegionKind, Reset, Stats};
 
 /// A range of bytes from the region's base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,7 @@ pub(crate) struct Frame {
 pub(crate) struct Model {
     base: u64,
     capacity: u64,
+    kind: RegionKind,
     /// What every byte of the region holds, as far as it is known; empty where there is no memory.
     bytes: Vec<Option<u8>>,
     cursor: u64,
@@ -56,6 +57,7 @@ impl Model {
         Self {
             base: arena.base_address(),
             capacity,
+            kind: arena.region_kind(),
             bytes: vec![Some(0); bytes],
             cursor: 0,
             mark: None,
@@ -291,7 +293,10 @@ impl Model {
         assert_eq!(stats.kept_bytes, self.capacity - self.floor(), "kept");
         assert_eq!(stats.free_bytes, self.floor() - self.cursor, "free");
         assert_eq!(stats.capacity_bytes, self.capacity);
-        assert_eq!(stats.driver_allocations, 1);
+        if self.kind == RegionKind::Fixed {
+            assert_eq!((stats.driver_allocations, stats.committed_bytes), (1, self.capacity));
+        }
+        assert!(stats.committed_bytes >= self.cursor + self.capacity - self.floor(), "{stats:?}");
     }
 
     pub(crate) fn check_exhausted(&self, facts: &Exhausted, bytes: u64) {

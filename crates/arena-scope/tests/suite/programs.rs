@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use arena_scope::device::{Call, FailSwitch, Failing};
 use arena_scope::record::StepSignature;
 use arena_scope::{
-    Alignment, Arena, ByteSize, Device, Error, ErrorKind, Host, Persistent, Probe, Reset, Scope,
-    ScopeOptions, Transient, View,
+    Alignment, Arena, ByteSize, Device, Error, ErrorKind, Host, Persistent, Probe, RegionKind,
+    Reset, Scope, ScopeOptions, Transient, View,
 };
 use proptest::prelude::*;
 
@@ -339,18 +339,19 @@ impl<D: Device> Run<D> {
     }
 }
 
-fn on_the_host(capacity: u64, ops: &[Op]) -> Run<Failing<Host>> {
+fn on_the_host(capacity: u64, kind: RegionKind, ops: &[Op]) -> Run<Failing<Host>> {
     let device = Failing::new(Host::new());
     let switch = device.switch();
-    let mut arena = arena_on(device, capacity);
+    let mut arena = arena_on(device, capacity, kind);
     let mut run = Run::new(&arena, Some(switch));
     run.arena(&mut arena, ops);
     run
 }
 
-fn arena_on<D: Device>(device: D, capacity: u64) -> Arena<D> {
-    let capacity = ByteSize::bytes_exact(capacity);
-    let mut arena = Arena::builder(device).capacity(capacity).build().expect("a small region");
+fn arena_on<D: Device>(device: D, capacity: u64, kind: RegionKind) -> Arena<D> {
+    let builder = Arena::builder(device).capacity(ByteSize::bytes_exact(capacity));
+    let builder = builder.region(kind).commit_ahead(ByteSize::bytes_exact(0));
+    let mut arena = builder.build().expect("a small region");
     arena.observe(None);
     arena
 }
@@ -360,29 +361,32 @@ proptest! {
 
     #[test]
     fn the_arena_agrees_with_the_model(capacity in 0_u64..20_000, ops in program(true)) {
-        on_the_host(capacity, &ops);
+        on_the_host(capacity, RegionKind::Fixed, &ops);
+        on_the_host(capacity, RegionKind::Virtual, &ops);
     }
 
     #[test]
-    fn the_same_program_gets_the_same_addresses_and_signatures(
+    fn the_same_program_gets_the_same_offsets_and_signatures_in_either_kind_of_region(
         capacity in 0_u64..20_000,
         ops in program(true),
     ) {
-        let (first, second) = (on_the_host(capacity, &ops), on_the_host(capacity, &ops));
+        let [first, second] = [RegionKind::Fixed, RegionKind::Virtual]
+            .map(|kind| on_the_host(capacity, kind, &ops));
         prop_assert_eq!(first.offsets, second.offsets);
         prop_assert_eq!(first.signatures, second.signatures);
     }
 
     #[test]
     fn a_probe_tells_the_smallest_capacity_to_the_byte(ops in program(false)) {
-        let mut arena = arena_on(Probe::like(&Host::new()), 1 << 40);
+        let mut arena = arena_on(Probe::like(&Host::new()), 1 << 40, RegionKind::Fixed);
         let mut probed = Run::new(&arena, None);
         probed.arena(&mut arena, &ops);
         prop_assert_eq!(probed.exhausted, 0);
         let smallest = arena.smallest_capacity_bytes();
-        prop_assert_eq!(on_the_host(smallest, &ops).exhausted, 0, "it fits into {}", smallest);
+        let on_the_host = |capacity| on_the_host(capacity, RegionKind::Fixed, &ops);
+        prop_assert_eq!(on_the_host(smallest).exhausted, 0, "it fits into {}", smallest);
         if let Some(less) = smallest.checked_sub(1) {
-            prop_assert!(on_the_host(less, &ops).exhausted > 0, "it fits into {} too", less);
+            prop_assert!(on_the_host(less).exhausted > 0, "it fits into {} too", less);
         }
     }
 }

@@ -17,8 +17,10 @@ fn is_paused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Paused)
 }
 
+type Filled<D> = (Steps<D>, [Persistent<u8, D>; 2]);
+
 /// A region with persistent buffers at both ends and a step between them.
-fn filled<D: Device>(device: D, reset: Reset) -> Result<(Steps<D>, [Persistent<u8, D>; 2]), Error> {
+fn filled<D: Device>(device: D, reset: Reset) -> Result<Filled<D>, Error> {
     let steps = exact(device, 64 * KIB, reset);
     let weights = steps.persistent_from(&[1_u8; 3000], A256)?;
     let root = open(&steps, None);

@@ -3,6 +3,7 @@
 
 mod fences;
 mod graph;
+mod pause;
 
 use arena_scope::device::Deferred;
 use arena_scope::device::deferred::Stream;
