@@ -234,6 +234,7 @@ rehearse() {
     mkdir -p "$folder/lib"
     ln -sf "$libraries/libcuda_standin.so" "$folder/lib/libcuda.so"
     ln -sf "$libraries/libcublas_standin.so" "$folder/lib/libcublas.so"
+    ln -sf "$libraries/libcublaslt_standin.so" "$folder/lib/libcublasLt.so"
     # The program that asks for a device first; cargo builds it for the tests of its package.
     ln -sf "$libraries/../cuda_allocators" "$folder/cuda_allocators"
     export LD_LIBRARY_PATH=$PWD/$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} CUDA_STANDIN=mode=eager

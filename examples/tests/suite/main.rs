@@ -10,9 +10,9 @@ use cuda_standin::Standin;
 /// The stand-in, with NVRTC for the kernels.
 fn standin() -> Option<Standin> {
     let standin = Standin::load().unwrap();
-    if open_nvrtc() {
+    if open_nvrtc(cudarc::driver::sys::CUDA_VERSION) {
         return Some(standin);
     }
-    skip("libnvrtc.so.12 is not installed; scripts/kernels.sh installs it");
+    skip("NVRTC is not installed; scripts/kernels.sh installs it");
     None
 }

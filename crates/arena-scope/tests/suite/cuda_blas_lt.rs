@@ -192,8 +192,9 @@ fn the_workspace_s_bytes_are_used_again_after_the_work_on_another_stream() {
         assert!(workspace.is_kept());
         let offset_bytes = workspace.offset_bytes();
         let mut blas = BlasLt::on(&side, workspace).unwrap();
-        step(&mut arena, &mut blas).unwrap();
-        let (x, mut y) = (arena.persistent_from(&SQUARE).unwrap(), arena.persistent(4).unwrap());
+        // Not of the arena, which would declare the stream for them.
+        let x = side.clone_htod(&SQUARE).map_err(|error| error.0).unwrap();
+        let mut y = x.clone();
         side.synchronize().map_err(|error| error.0).unwrap();
         let config = MatmulConfig { m: 2, n: 2, k: 2, lda: 2, ldb: 2, ldc: 2, ..PLAIN.config() };
         // SAFETY: all operands have two rows and two columns.

@@ -90,8 +90,8 @@ impl Bench {
 fn ptx(stream: &Arc<CudaStream>) -> &'static str {
     static PTX: OnceLock<String> = OnceLock::new();
     PTX.get_or_init(|| {
-        if !open_nvrtc() {
-            println!("libnvrtc.so.12 is not installed: the committed PTX stands in for it");
+        if !open_nvrtc(sys::CUDA_VERSION) {
+            println!("NVRTC is not installed: the committed PTX stands in for it");
             return COMMITTED.to_owned();
         }
         let capability = stream.context().compute_capability().unwrap();

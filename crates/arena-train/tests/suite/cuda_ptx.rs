@@ -8,8 +8,9 @@ use arena_train::backend::cuda::{
 };
 use cuda_standin::Standin;
 use cudarc::driver::CudaContext;
+use cudarc::driver::sys::CUDA_VERSION;
 
-const NO_NVRTC: &str = "libnvrtc.so.12 is not installed; scripts/kernels.sh installs it";
+const NO_NVRTC: &str = "NVRTC is not installed; scripts/kernels.sh installs it";
 
 /// The names and parameter types of the kernels that a PTX text defines.
 fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {
@@ -38,7 +39,7 @@ fn signatures() -> Vec<(String, Vec<String>)> {
 #[test]
 fn every_launch_passes_the_parameters_of_its_kernel() {
     assert_eq!(entries(COMMITTED), signatures());
-    if !open_nvrtc() {
+    if !open_nvrtc(CUDA_VERSION) {
         return skip(NO_NVRTC);
     }
     assert_eq!(entries(&compile("compute_90").unwrap()), signatures());
@@ -46,7 +47,7 @@ fn every_launch_passes_the_parameters_of_its_kernel() {
 
 #[test]
 fn an_architecture_that_nvrtc_does_not_know_is_an_error_with_its_words() {
-    if !open_nvrtc() {
+    if !open_nvrtc(CUDA_VERSION) {
         return skip(NO_NVRTC);
     }
     let Err(CudaError::Compile { architecture, log }) = compile("compute_1") else {
@@ -63,7 +64,7 @@ fn the_source_includes_nothing() {
 
 #[test]
 fn ptx_is_compiled_for_the_device_or_for_the_latest_one_before_it_that_nvrtc_knows() {
-    if !open_nvrtc() {
+    if !open_nvrtc(CUDA_VERSION) {
         return skip(NO_NVRTC);
     }
     for (capability, architecture) in [
@@ -95,7 +96,7 @@ fn loaded(standin: &Standin, capability: (i32, i32), driver: (i32, i32)) -> Resu
 
 #[test]
 fn a_driver_that_does_not_take_the_machine_code_gets_ptx() {
-    if !open_nvrtc() {
+    if !open_nvrtc(CUDA_VERSION) {
         return skip(NO_NVRTC);
     }
     let standin = Standin::load().unwrap();
@@ -108,7 +109,7 @@ fn a_driver_that_does_not_take_the_machine_code_gets_ptx() {
 
 #[test]
 fn ptx_that_is_newer_than_the_driver_is_an_error_that_names_the_version() {
-    if !open_nvrtc() {
+    if !open_nvrtc(CUDA_VERSION) {
         return skip(NO_NVRTC);
     }
     let standin = Standin::load().unwrap();
@@ -133,7 +134,7 @@ fn the_committed_ptx_loads_on_every_device_and_driver() {
 
 #[test]
 fn machine_code_is_an_elf_file_and_an_unknown_architecture_an_error() {
-    if !open_nvrtc() {
+    if !open_nvrtc(CUDA_VERSION) {
         return skip(NO_NVRTC);
     }
     assert!(compile_cubin("sm_75").unwrap().starts_with(b"\x7FELF"));

@@ -2,13 +2,14 @@
 
 use crate::common::{Bench, flat};
 use arena_testing::{open_nvrtc, skip};
+use cudarc::driver::sys::CUDA_VERSION;
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
 #[test]
 #[ignore = "needs NVRTC; scripts/kernels.sh installs it"]
 fn every_architecture_that_nvrtc_compiles_for_can_be_loaded_and_run() {
-    if !open_nvrtc() {
-        return skip("libnvrtc.so.12 is not installed");
+    if !open_nvrtc(CUDA_VERSION) {
+        return skip("NVRTC is not installed");
     }
     for source in [include_str!("../ptx/cnn.cu"), include_str!("../ptx/numeric.cu")] {
         for (arch, fast) in [("compute_75", false), ("compute_80", true), ("compute_90", false)] {

@@ -25,7 +25,8 @@ fn exported(folder: &Path) -> Vec<String> {
 fn every_exported_function_is_in_the_readme() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = include_str!("../../README.md");
-    let names = [exported(&root.join("src/api")), exported(&root.join("../cublas/src"))].concat();
+    let folders = ["src/api", "../cublas/src", "../cublaslt/src"];
+    let names = folders.map(|folder| exported(&root.join(folder))).concat();
     assert!(names.len() > 150, "{} functions", names.len());
     for name in names {
         assert!(readme.contains(&format!("`{name}`")), "{name} is missing");
