@@ -1,7 +1,6 @@
 //! Regions on CUDA whose memory comes piece by piece: growth, giving back, pause and resume, and what the driver is
 //! asked for.
 
-use crate::cuda::side_stream;
 use crate::cuda_graph::Loop;
 use arena_scope::errors::{DeviceErrorKind, LimitedBy};
 use arena_scope::plan::{PlannedSlot, SlotTable};
@@ -137,15 +136,12 @@ fn a_pause_gives_the_memory_back_and_graphs_go_on_after_it() {
     for seed in standin.seeds(5) {
         standin.reset(seed);
         let mut training = training();
-        let side = side_stream(&training.arena);
-        training.weights.also_used_on(&side).unwrap();
         training.run().unwrap();
         let graph = training.capture().unwrap();
         let free = |arena: &Arena<Cuda>| arena.device().memory().unwrap().free_bytes;
-        let (held, total) = (committed(&training.arena), 8 << 30);
-        assert_eq!(free(&training.arena), total - held);
+        let (held, before) = (committed(&training.arena), free(&training.arena));
         assert_eq!(training.arena.pause(Keep::Persistent).unwrap(), held);
-        assert_eq!((free(&training.arena), committed(&training.arena)), (total, 0));
+        assert_eq!((free(&training.arena), committed(&training.arena)), (before + held, 0));
         let paused = |error: Error| assert!(matches!(error.kind(), ErrorKind::Paused), "{error}");
         paused(graph.replay(&mut training.arena).unwrap_err());
         paused(training.run().unwrap_err());
@@ -211,15 +207,15 @@ fn whichever_call_of_the_driver_fails_the_arena_can_be_used_and_nothing_is_lost(
             assert_eq!(*values, [2.5; 100]);
         }
         arena.resume().unwrap();
-        let again = arena.scope(|step| step.upload(&[1_u8; 6 << 20])?.view().to_vec());
-        assert_eq!(
-            again
-                .or_else(|_| arena.scope(|step| step.upload(&[1_u8; 6 << 20])?.view().to_vec()))
-                .unwrap()
-                .len(),
-            6 << 20,
-            "call {n}: {outcome:?}"
-        );
+        let again = |arena: &mut Arena<Cuda>| {
+            arena.scope(|step| step.upload(&[1_u8; 6 << 20])?.view().to_vec())
+        };
+        // The first call may tell that a close failed.
+        let bytes = again(&mut arena).or_else(|_| again(&mut arena));
+        let bytes = bytes.unwrap_or_else(|error| {
+            panic!("call {n}: {outcome:?}, then {error}: {}", standin.last_fault())
+        });
+        assert!(bytes == [1; 6 << 20], "call {n}");
         drop(arena);
         assert!(standin.leaks().is_clean(), "call {n}: {:?}", standin.leaks());
         if !failed {
@@ -245,9 +241,12 @@ fn too_little_memory_is_one_error_with_its_figures_and_the_arena_goes_on() {
     arena.scope(|step| step.alloc::<u8>(9 << 20).map(drop)).unwrap();
     arena.pause(Keep::Persistent).unwrap();
     standin.set_memory(10 * MIB, 0);
-    arena.resume().unwrap(); // nothing was kept, and nothing is needed
-    let refused = arena.scope(|step| step.alloc::<u8>(1).map(drop)).unwrap_err();
+    let refused = arena.resume().unwrap_err();
     assert!(matches!(device_kind(&refused), DeviceErrorKind::OutOfMemory(_)), "{refused}");
+    assert!(arena.is_paused());
+    standin.set_memory(10 * MIB, 10 * MIB);
+    arena.resume().unwrap();
+    arena.scope(|step| step.alloc::<u8>(9 << 20).map(drop)).unwrap();
 }
 
 #[rstest]

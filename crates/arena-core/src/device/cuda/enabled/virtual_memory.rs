@@ -100,10 +100,19 @@ pub(super) unsafe fn map(device: sys::CUdevice, address: u64, bytes: usize) -> R
 
 /// Takes the memory from a range of addresses, which goes back to the system with that.
 ///
+/// A driver may report an error of earlier work by this call, and have done what was asked for. So after an error it is
+/// asked again: a range without memory is an invalid value to it.
+///
 /// # Safety
 ///
 /// The range is one that was [mapped](map) in one call. What used it has ended.
 pub(super) unsafe fn unmap(address: u64, bytes: usize) -> Result<(), Failure> {
-    // SAFETY: by what the caller promises.
-    done("cuMemUnmap", unsafe { sys::cuMemUnmap(address, bytes) })
+    // SAFETY: by what the caller promises; where nothing is mapped any more the driver does nothing.
+    let unmap = || done("cuMemUnmap", unsafe { sys::cuMemUnmap(address, bytes) });
+    unmap().or_else(|first| match unmap() {
+        Ok(()) | Err(Failure::Driver { code: sys::CUresult::CUDA_ERROR_INVALID_VALUE, .. }) => {
+            Ok(())
+        }
+        Err(_) => Err(first),
+    })
 }
