@@ -32,6 +32,7 @@ counted=$(
     done <<< 'allocate 4000 1
 drop 4000 1
 pair 20 1000
+virtual_pair 20 1000
 planned_pair 20 1000
 observed_pair 20 1000
 observed_planned_pair 20 1000

@@ -8,7 +8,7 @@ use std::mem::forget;
 
 use anyhow::{Result, bail};
 use arena_scope::plan::{PlannedSlot, SlotTable};
-use arena_scope::{Alignment, Arena, ByteSize, Error, Host, Scope, StepKey};
+use arena_scope::{Alignment, Arena, ByteSize, Error, Host, RegionKind, Scope, StepKey};
 
 const STEP: StepKey = StepKey::named("step");
 
@@ -26,11 +26,14 @@ fn main() -> Result<()> {
         bail!("usage: instructions OPERATION TIMES");
     };
     let times = times.parse()?;
-    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(64)).build()?;
+    let builder = Arena::builder(Host::new()).capacity(ByteSize::mib(64));
+    let is_virtual = operation.starts_with("virtual_");
+    let kind = if is_virtual { RegionKind::Virtual } else { RegionKind::Fixed };
+    let mut arena = builder.region(kind).build()?;
     match operation.as_str() {
         "allocate" => arena.scope_with(STEP, |step| allocate(step, times)),
         "drop" => arena.scope_with(STEP, |step| drop_some(step, times)),
-        "pair" => steps(&mut arena, times),
+        "pair" | "virtual_pair" => steps(&mut arena, times),
         "planned_pair" => planned(&mut arena).and_then(|()| steps(&mut arena, times)),
         "observed_pair" => {
             observe(&mut arena);

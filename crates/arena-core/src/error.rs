@@ -336,7 +336,8 @@ pub enum ErrorKind {
     Paused,
     /// The arena can only be paused without its contents if there are none.
     #[error(
-        "the arena cannot be paused without keeping its persistent buffers while there are any (now: {persistent}):          drop them, or keep them with `Keep::Persistent`"
+        "the arena cannot be paused without keeping its persistent buffers while there are any (now: {persistent}): \
+         drop them, or keep them with `Keep::Persistent`"
     )]
     WouldBeLost {
         /// Persistent buffers that exist.

@@ -30,6 +30,24 @@ fn device_error(reason: &str) -> DeviceError {
     "a region cannot start at address 0x4000000000000000: the highest possible start is \
      0x2000000000000000"
 )]
+#[case(ErrorKind::Paused, "the arena is paused: call `resume` first")]
+#[case(
+    ErrorKind::WouldBeLost { persistent: 1 },
+    "the arena cannot be paused without keeping its persistent buffers while there are any (now: 1): drop them, or \
+     keep them with `Keep::Persistent`"
+)]
+#[case(
+    ErrorKind::NoHostMemory { bytes: 1 },
+    "the host has no memory for the persistent bytes that a pause keeps (1)"
+)]
+#[case(
+    ErrorKind::NotVirtual { call: "pause" },
+    "`pause` needs a region of the kind Virtual: build the arena with `RegionKind::Virtual`"
+)]
+#[case(
+    ErrorKind::Forked { built_in: 1, used_in: 0 },
+    "the arena belongs to process 1: it cannot be used in its fork 0"
+)]
 #[case(ErrorKind::MarkAlreadySet { mark_bytes: 0 }, "the mark is already set, at offset 0: it can be set only once")]
 #[case(ErrorKind::OutOfBounds { start: 0, end: 1, len: 0 }, "range 0..1 is not valid for a length of 0")]
 #[case(ErrorKind::OutOfBounds { start: 3, end: 1, len: 9 }, "range 3..1 is not valid for a length of 9")]

@@ -18,6 +18,7 @@ mod open;
 mod pause;
 mod planned;
 mod requests;
+mod saved;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -51,7 +52,7 @@ pub use frames::FrameId;
 use frames::Frames;
 use mode::Mode;
 pub use open::Watch;
-use pause::Paused;
+use saved::Paused;
 
 /// A region with its zones, and the frames above its mark.
 ///

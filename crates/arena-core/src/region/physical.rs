@@ -226,3 +226,52 @@ pub(super) fn granularity<D: Device>(device: &D) -> Result<Alignment, Error> {
         .into()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::bytes::ByteSize;
+    use crate::device::{Deferred, Device, Host};
+    use crate::error::{Error, ErrorKind};
+    use crate::layout::Span;
+    use crate::region::Region;
+    use crate::region_kind::{RegionKind, RegionOptions};
+
+    /// A region that another process has built.
+    fn built_elsewhere<D: Device>(device: D) -> Result<Region<D>, Error> {
+        let options = RegionOptions {
+            kind: RegionKind::Virtual,
+            ahead: ByteSize::kib(0),
+            ..RegionOptions::fixed(ByteSize::kib(64))
+        };
+        let mut region = Region::obtain(device, options)?;
+        region.commit_up_to(1)?;
+        region.process ^= 1;
+        Ok(region)
+    }
+
+    #[test]
+    fn a_fork_gets_a_typed_error_where_the_memory_is_not_its_own() -> Result<(), Error> {
+        let region = built_elsewhere(Deferred::new(0))?;
+        let refused = region.commit_up_to(2000).unwrap_err();
+        let ErrorKind::Forked { built_in, used_in } = refused.kind() else { panic!("{refused}") };
+        assert_eq!((*built_in, *used_in), (region.process, std::process::id()));
+        assert_eq!(region.committed_bytes(), 1024, "nothing was changed");
+        let on_the_host = built_elsewhere(Host::new())?;
+        on_the_host.commit_up_to(5000)?; // A fork has its own copy.
+        Ok(())
+    }
+
+    // A request that lies in no hole must not ask the device.
+    #[test]
+    fn what_is_committed_is_not_committed_again() -> Result<(), Error> {
+        let region = built_elsewhere(Host::new())?;
+        for to_bytes in [0, 1, 4096] {
+            region.commit_up_to(to_bytes)?;
+        }
+        assert_eq!((region.committed_bytes(), region.driver_allocations()), (4096, 2));
+        let all = Span { start_bytes: 0, end_bytes: 64 << 10 };
+        // SAFETY: nobody has a buffer in the region.
+        assert_eq!(unsafe { region.give_back(0, all) }?, 4096);
+        Ok(())
+    }
+}

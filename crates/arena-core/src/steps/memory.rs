@@ -35,6 +35,12 @@ impl<D: Device> Steps<D> {
 
     /// The bump with the error, into memory that is committed for it.
     pub(super) fn bump_grown(&self, bytes: u64, alignment: Alignment) -> Result<Span, Error> {
+        if bytes > 0
+            && let Some(address) = self.zones.bump(bytes, alignment)
+        {
+            let start_bytes = self.offset_of(address);
+            return Ok(Span { start_bytes, end_bytes: start_bytes + bytes });
+        }
         if let Some(end_bytes) = self.zones.end_of(bytes, alignment) {
             self.grow_to(end_bytes)?;
         }

@@ -5,22 +5,15 @@
 //! paused, and either call can be made again.
 
 use super::Steps;
+use super::saved::Paused;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::layout::Span;
+use crate::region::Region;
 use crate::region_kind::{Keep, RegionKind};
 
 /// How much one copy moves.
 const COPY_BYTES: u64 = 64 << 20;
-
-/// What a paused region needs to come back.
-#[derive(Debug, Default)]
-pub(super) struct Paused {
-    /// Offsets and contents.
-    contents: Vec<(u64, Vec<u8>)>,
-    /// The chunks whose memory was taken, in the order in which it was.
-    taken: Vec<Span>,
-}
 
 impl<D: Device> Steps<D> {
     /// Whether the region has given its memory back, and waits to be resumed.
@@ -153,7 +146,7 @@ impl<D: Device> Steps<D> {
         Ok(())
     }
 
-    fn put_back(region: &crate::region::Region<D>, paused: &mut Paused) -> Result<(), Error> {
+    fn put_back(region: &Region<D>, paused: &mut Paused) -> Result<(), Error> {
         while let Some(chunk) = paused.taken.last().copied() {
             region.put_back(chunk)?;
             paused.taken.pop();
