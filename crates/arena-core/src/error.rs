@@ -203,9 +203,9 @@ pub enum ErrorKind {
         /// The alignment that was asked for.
         alignment: Alignment,
     },
-    /// A row layout was made for elements of another size, for which its rows are not aligned.
+    /// A layout was made for elements of another size, for which its rows or parts are not aligned.
     #[error(
-        "the row layout is for elements of another size: bytes of an element in the layout {expected}, \
+        "the layout is for elements of another size: bytes of an element in the layout {expected}, \
          in the buffer {given}"
     )]
     ElementMismatch {
@@ -213,6 +213,16 @@ pub enum ErrorKind {
         expected: u64,
         /// Bytes of an element of the buffer.
         given: u64,
+    },
+    /// A part of one block's layout was asked of a block with another layout.
+    #[error(
+        "no part of this block's layout has {len} elements from element {start} on: the part is of another layout"
+    )]
+    OtherLayout {
+        /// First element of the part in its own layout.
+        start: u64,
+        /// Elements of the part.
+        len: u64,
     },
     /// A buffer still contains bytes that were not written since they were poisoned.
     #[error("{} was not written: element {index} still holds the poison pattern", Named(buffer))]

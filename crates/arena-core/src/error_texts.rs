@@ -67,7 +67,11 @@ fn device_error(reason: &str) -> DeviceError {
 )]
 #[case(
     ErrorKind::ElementMismatch { expected: 1, given: 4 },
-    "the row layout is for elements of another size: bytes of an element in the layout 1, in the buffer 4"
+    "the layout is for elements of another size: bytes of an element in the layout 1, in the buffer 4"
+)]
+#[case(
+    ErrorKind::OtherLayout { start: 0, len: 1 },
+    "no part of this block's layout has 1 elements from element 0 on: the part is of another layout"
 )]
 #[case(
     ErrorKind::Unwritten { buffer: String::new(), index: 0 },

@@ -163,7 +163,8 @@ pub fn equal_parts<T>(len: usize, parts: usize, alignment: Alignment) -> Result<
 }
 
 /// The smallest number of elements of `element_bytes` whose bytes are a multiple of `alignment`.
-const fn elements_per(alignment: Alignment, element_bytes: u64) -> u64 {
+#[must_use]
+pub const fn elements_per(alignment: Alignment, element_bytes: u64) -> u64 {
     if element_bytes == 0 {
         return 1;
     }

@@ -48,6 +48,7 @@ mod guard;
 mod kinds;
 mod observer;
 mod options;
+mod parameter_block;
 mod planner;
 mod scope;
 #[cfg(feature = "_cuda")]
@@ -65,6 +66,7 @@ pub use arena::{Arena, ArenaBuilder};
 pub use graph::StepGraph;
 pub use guard::Guard;
 pub use options::ScopeOptions;
+pub use parameter_block::{BlockLayout, ParameterBlock, PartId};
 pub use scope::Scope;
 pub use step_buffer::StepBuffer;
 pub use step_key::StepKey;

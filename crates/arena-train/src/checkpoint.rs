@@ -38,13 +38,9 @@ fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
 ///
 /// When the device refuses a copy, or the file cannot be written.
 pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainError> {
-    let mut tensors = Vec::new();
-    for parameter in trainer.model().parameters() {
-        tensors.push((parameter.name.to_owned(), parameter.value.view().to_vec()?));
-        for (n, state) in parameter.state.iter().enumerate() {
-            tensors.push((format!("{}.state{n}", parameter.name), state.view().to_vec()?));
-        }
-    }
+    let tensors = trainer.model().parameters().saved()?;
+    let tensors = tensors.into_iter().map(|(name, view)| Ok((name, view.to_vec()?)));
+    let tensors = tensors.collect::<Result<Vec<_>, TrainError>>()?;
     let mut metadata: HashMap<String, String> =
         identity(trainer.config()).map(|(name, value)| (name.to_owned(), value)).into();
     metadata.insert("format".to_owned(), FORMAT.to_owned());
@@ -108,21 +104,13 @@ pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), T
         // The file's bytes may lie at any address.
         Ok(bytemuck::allocation::pod_collect_to_vec::<u8, f32>(tensor.data()))
     };
-    let mut loaded = Vec::new();
-    for parameter in trainer.model().parameters() {
-        let len = parameter.value.len();
-        let mut values = vec![read(parameter.name, len)?];
-        for n in 0..parameter.state.len() {
-            values.push(read(&format!("{}.state{n}", parameter.name), len)?);
-        }
-        loaded.push(values);
-    }
     let (model, steps_done) = trainer.restore_point();
-    for (parameter, values) in model.parameters_mut().into_iter().zip(&loaded) {
-        let buffers = std::iter::once(&mut parameter.value).chain(&mut parameter.state);
-        for (buffer, values) in buffers.zip(values) {
-            buffer.view_mut().write(values)?;
-        }
+    let mut loaded = Vec::new();
+    for (name, view) in model.parameters().saved()? {
+        loaded.push(read(&name, view.len())?);
+    }
+    for ((_, mut view), values) in model.parameters_mut().saved_mut().into_iter().zip(&loaded) {
+        view.write(values)?;
     }
     *steps_done = step;
     Ok(())

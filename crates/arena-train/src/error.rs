@@ -52,11 +52,13 @@ pub enum TrainError {
         /// What was asked for.
         what: &'static str,
     },
-    /// A parameter's state tensors belong to another optimizer.
-    #[error("the state of `{parameter}` belongs to another optimizer")]
-    OptimizerState {
-        /// The parameter's name.
-        parameter: &'static str,
+    /// Training went astray: from here on there would be no numbers.
+    #[error("the loss of step {step} is {loss}: the run cannot go on; a lower --lr may help")]
+    NotFinite {
+        /// The step, counted from 1.
+        step: u64,
+        /// Its loss.
+        loss: f32,
     },
     /// A checkpoint is damaged or belongs to another run.
     #[error("checkpoint {}: {reason}", path.display())]

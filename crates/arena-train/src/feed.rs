@@ -4,10 +4,13 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use arena_scope::{Arena, Device, Host, Persistent, Probe, Scope, StepKey, View, ViewMut};
+use arena_scope::device::Failing;
+use arena_scope::{
+    Arena, Device, Host, HostVisible, Persistent, Probe, Scope, StepKey, View, ViewMut,
+};
 #[cfg(feature = "_cuda")]
 use arena_scope::{
-    Cuda, StepGraph,
+    Cuda, ErrorKind, StepGraph,
     cuda::{InputSlots, ResultQueue},
 };
 
@@ -51,6 +54,13 @@ pub trait Feed: Device + Sized {
     ///
     /// When no batch was sent, or the device refuses.
     fn take(slots: &mut Self::Slots, to: ViewMut<'_, u8, Self>) -> Result<(), TrainError>;
+
+    /// Forgets the batches that were sent and not taken.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses.
+    fn discard(slots: &mut Self::Slots) -> Result<(), TrainError>;
 
     /// Room for results of `len` losses.
     ///
@@ -96,50 +106,65 @@ pub trait Feed: Device + Sized {
 }
 
 /// The host computes a step while it is called: there is nothing to run ahead of.
-impl Feed for Host {
-    type Slots = Infallible;
-    type Results = Infallible;
-    type Graph = Infallible;
+macro_rules! nothing_to_run_ahead_of {
+    ($(#[$doc:meta])* impl $([$($bound:tt)*])? for $device:ty) => {
+        $(#[$doc])*
+        impl $(<$($bound)*>)? Feed for $device {
+            type Slots = Infallible;
+            type Results = Infallible;
+            type Graph = Infallible;
 
-    fn slots(_arena: &Arena<Self>, _len_bytes: usize) -> Result<Infallible, TrainError> {
-        Err(TrainError::OnlyOnCuda { what: "sending batches ahead" })
-    }
+            fn slots(_arena: &Arena<Self>, _len_bytes: usize) -> Result<Infallible, TrainError> {
+                Err(TrainError::OnlyOnCuda { what: "sending batches ahead" })
+            }
 
-    fn send(slots: &mut Infallible, _write: impl FnOnce(&mut [u8])) -> Result<(), TrainError> {
-        match *slots {}
-    }
+            fn send(slots: &mut Infallible, _write: impl FnOnce(&mut [u8])) -> Result<(), TrainError> {
+                match *slots {}
+            }
 
-    fn take(slots: &mut Infallible, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
-        match *slots {}
-    }
+            fn take(slots: &mut Infallible, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
+                match *slots {}
+            }
 
-    fn results(_arena: &Arena<Self>, _len: usize) -> Result<Infallible, TrainError> {
-        Err(TrainError::OnlyOnCuda { what: "reading losses behind" })
-    }
+            fn discard(slots: &mut Infallible) -> Result<(), TrainError> {
+                match *slots {}
+            }
 
-    fn push(results: &mut Infallible, _losses: View<'_, f32, Self>) -> Result<(), TrainError> {
-        match *results {}
-    }
+            fn results(_arena: &Arena<Self>, _len: usize) -> Result<Infallible, TrainError> {
+                Err(TrainError::OnlyOnCuda { what: "reading losses behind" })
+            }
 
-    fn pop<R>(
-        results: &mut Infallible,
-        _read: impl FnOnce(&[f32]) -> R,
-    ) -> Result<Option<R>, TrainError> {
-        match *results {}
-    }
+            fn push(results: &mut Infallible, _losses: View<'_, f32, Self>) -> Result<(), TrainError> {
+                match *results {}
+            }
 
-    fn capture<'a>(
-        _arena: &'a mut Arena<Self>,
-        _key: StepKey,
-        _body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
-    ) -> Result<Infallible, TrainError> {
-        Err(TrainError::OnlyOnCuda { what: "a captured step" })
-    }
+            fn pop<R>(
+                results: &mut Infallible,
+                _read: impl FnOnce(&[f32]) -> R,
+            ) -> Result<Option<R>, TrainError> {
+                match *results {}
+            }
 
-    fn replay(graph: &Infallible, _arena: &mut Arena<Self>) -> Result<(), TrainError> {
-        match *graph {}
-    }
+            fn capture<'a>(
+                _arena: &'a mut Arena<Self>,
+                _key: StepKey,
+                _body: impl for<'s> FnOnce(&mut Scope<'s, 'a, Self>) -> Result<(), TrainError>,
+            ) -> Result<Infallible, TrainError> {
+                Err(TrainError::OnlyOnCuda { what: "a captured step" })
+            }
+
+            fn replay(graph: &Infallible, _arena: &mut Arena<Self>) -> Result<(), TrainError> {
+                match *graph {}
+            }
+        }
+    };
 }
+
+nothing_to_run_ahead_of!(impl for Host);
+nothing_to_run_ahead_of!(
+    /// For tests: a host whose calls fail on request.
+    impl [D: HostVisible] for Failing<D>
+);
 
 /// The losses of a device that computes nothing. They take no memory of the arena.
 #[derive(Debug)]
@@ -164,6 +189,10 @@ impl Feed for Probe {
     }
 
     fn take(_slots: &mut Self::Slots, _to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn discard(_slots: &mut Self::Slots) -> Result<(), TrainError> {
         Ok(())
     }
 
@@ -214,6 +243,16 @@ impl Feed for Cuda {
 
     fn take(slots: &mut Self::Slots, mut to: ViewMut<'_, u8, Self>) -> Result<(), TrainError> {
         Ok(to.copy_from(slots.next()?)?)
+    }
+
+    fn discard(slots: &mut Self::Slots) -> Result<(), TrainError> {
+        loop {
+            match slots.next() {
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::NotFilled) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn results(arena: &Arena<Self>, len: usize) -> Result<ResultQueue<f32>, TrainError> {

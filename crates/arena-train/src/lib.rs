@@ -16,7 +16,7 @@ pub mod layers;
 pub mod library_mark;
 pub mod model;
 pub mod optimizer;
-pub mod parameter;
+pub mod parameters;
 pub mod planning;
 pub mod progress;
 pub mod summary;

@@ -8,7 +8,7 @@ use crate::error::TrainError;
 use crate::init::LOGITS_SCALE;
 use crate::layers::{Conv, Linear, Loss, Pooled, loss, loss_and_gradient};
 use crate::optimizer::Optimizer;
-use crate::parameter::Parameter;
+use crate::parameters::{NewParameters, Parameters};
 
 /// Digits.
 pub const CLASSES: usize = 10;
@@ -24,15 +24,16 @@ pub const IMAGE_LEN: usize = IMAGE_SIDE * IMAGE_SIDE;
 #[derive(Debug)]
 pub struct Cnn<B: Backend> {
     backend: B,
-    layers: Layers<B>,
+    parameters: Parameters<B::Device>,
+    layers: Layers,
 }
 
-#[derive(Debug)]
-struct Layers<B: Backend> {
-    conv1: Conv<B>,
-    conv2: Conv<B>,
-    hidden: Linear<B>,
-    logits: Linear<B>,
+#[derive(Debug, Clone, Copy)]
+struct Layers {
+    conv1: Conv,
+    conv2: Conv,
+    hidden: Linear,
+    logits: Linear,
 }
 
 /// What the forward pass leaves for the backward pass.
@@ -60,7 +61,6 @@ impl<B: Backend> Cnn<B> {
         if workspace_bytes > 0 {
             backend.take_library_workspace(arena.persistent(workspace_bytes)?)?;
         }
-        let state = optimizer.state_tensors();
         let conv1 = ConvShape {
             batch: 0,
             in_rows: IMAGE_SIDE,
@@ -79,17 +79,18 @@ impl<B: Backend> Cnn<B> {
         };
         let (features, width) = (conv2.out_image_len(), 128);
         let (relu, identity) = (Activation::Relu, Activation::Identity);
-        let names = ["conv1.weight", "conv1.bias"];
-        let conv1 = Conv::new(arena, names, conv1, (seed, 0), state)?;
-        let names = ["conv2.weight", "conv2.bias"];
-        let conv2 = Conv::new(arena, names, conv2, (seed, 2), state)?;
-        let names = ["hidden.weight", "hidden.bias"];
-        let hidden = Linear::new(arena, names, (features, width), relu, (seed, 4, 1.0), state)?;
-        let names = ["logits.weight", "logits.bias"];
-        let scale = LOGITS_SCALE;
-        let logits =
-            Linear::new(arena, names, (width, CLASSES), identity, (seed, 6, scale), state)?;
-        Ok(Self { backend, layers: Layers { conv1, conv2, hidden, logits } })
+        let mut new = NewParameters::new();
+        let layers = Layers {
+            conv1: Conv::new(&mut new, "conv1", conv1, (seed, 0))?,
+            conv2: Conv::new(&mut new, "conv2", conv2, (seed, 2))?,
+            hidden: Linear::new(&mut new, "hidden", (features, width), relu, (seed, 4, 1.0))?,
+            logits: {
+                let (features, random) = ((width, CLASSES), (seed, 6, LOGITS_SCALE));
+                Linear::new(&mut new, "logits", features, identity, random)?
+            },
+        };
+        let parameters = new.build(arena, optimizer)?;
+        Ok(Self { backend, parameters, layers })
     }
 
     /// The kernels.
@@ -98,25 +99,15 @@ impl<B: Backend> Cnn<B> {
         &self.backend
     }
 
-    /// The parameters, in the order of the layers.
+    /// The parameters.
     #[must_use]
-    pub fn parameters(&self) -> [&Parameter<B::Device>; 8] {
-        let Layers { conv1, conv2, hidden, logits } = &self.layers;
-        [
-            &conv1.weight,
-            &conv1.bias,
-            &conv2.weight,
-            &conv2.bias,
-            &hidden.weight,
-            &hidden.bias,
-            &logits.weight,
-            &logits.bias,
-        ]
+    pub const fn parameters(&self) -> &Parameters<B::Device> {
+        &self.parameters
     }
 
-    /// The parameters, in the order of the layers, to be changed.
-    pub fn parameters_mut(&mut self) -> [&mut Parameter<B::Device>; 8] {
-        self.layers.parameters_mut()
+    /// The parameters, to be changed.
+    pub const fn parameters_mut(&mut self) -> &mut Parameters<B::Device> {
+        &mut self.parameters
     }
 
     fn forward<'s>(
@@ -125,11 +116,13 @@ impl<B: Backend> Cnn<B> {
         batch: usize,
         images: In<'_, B>,
     ) -> Result<Activations<'s, B>, TrainError> {
-        let Self { backend, layers } = self;
-        let pooled1 = layers.conv1.forward(backend, step, batch, images)?;
-        let pooled2 = layers.conv2.forward(backend, step, batch, pooled1.values.view())?;
-        let hidden = layers.hidden.forward(backend, step, batch, pooled2.values.view())?;
-        let logits = layers.logits.forward(backend, step, batch, hidden.view())?;
+        let Self { backend, parameters, layers } = self;
+        let pooled1 = layers.conv1.forward(backend, parameters, step, batch, images)?;
+        let pooled2 =
+            layers.conv2.forward(backend, parameters, step, batch, pooled1.values.view())?;
+        let hidden =
+            layers.hidden.forward(backend, parameters, step, batch, pooled2.values.view())?;
+        let logits = layers.logits.forward(backend, parameters, step, batch, hidden.view())?;
         Ok(Activations { pooled1, pooled2, hidden, logits })
     }
 
@@ -144,14 +137,14 @@ impl<B: Backend> Cnn<B> {
         batch: usize,
         images: Buffer<'s, B>,
     ) -> Result<Buffer<'s, B>, TrainError> {
-        let Self { backend, layers } = self;
+        let Self { backend, parameters, layers } = self;
         // Each layer's input is dropped as soon as its output is there.
-        let pooled = layers.conv1.forward(backend, step, batch, images.view())?.values;
+        let pooled = layers.conv1.forward(backend, parameters, step, batch, images.view())?.values;
         drop(images);
-        let pooled = layers.conv2.forward(backend, step, batch, pooled.view())?.values;
-        let hidden = layers.hidden.forward(backend, step, batch, pooled.view())?;
+        let pooled = layers.conv2.forward(backend, parameters, step, batch, pooled.view())?.values;
+        let hidden = layers.hidden.forward(backend, parameters, step, batch, pooled.view())?;
         drop(pooled);
-        layers.logits.forward(backend, step, batch, hidden.view())
+        layers.logits.forward(backend, parameters, step, batch, hidden.view())
     }
 
     /// The loss of a batch of images, for evaluation. Takes the images, so that they are gone when the first layer
@@ -185,7 +178,7 @@ impl<B: Backend> Cnn<B> {
         let batch = labels.len();
         let Activations { pooled1, pooled2, hidden, logits } =
             self.forward(step, batch, images.view())?;
-        let Self { backend, layers } = self;
+        let Self { backend, parameters, layers } = self;
         let Layers { conv1, conv2, hidden: hidden_layer, logits: logits_layer } = layers;
 
         let (loss, gradient) =
@@ -194,73 +187,45 @@ impl<B: Backend> Cnn<B> {
 
         // From the last layer to the first: a layer's own gradients first, then its input's. What
         // the layers before do not need any more is dropped on the way.
-        logits_layer.weight_gradient(backend, batch, hidden.view(), gradient.view())?;
+        logits_layer.weight_gradient(backend, parameters, batch, hidden.view(), gradient.view())?;
         let relu = Some(hidden.view());
-        let gradient = logits_layer.input_gradient(backend, step, batch, gradient.view(), relu)?;
+        let gradient =
+            logits_layer.input_gradient(backend, parameters, step, batch, gradient.view(), relu)?;
         drop(hidden);
 
         let input = pooled2.values.view();
-        hidden_layer.weight_gradient(backend, batch, input, gradient.view())?;
+        hidden_layer.weight_gradient(backend, parameters, batch, input, gradient.view())?;
         drop(pooled2.values);
-        let gradient = hidden_layer.input_gradient(backend, step, batch, gradient.view(), None)?;
+        let gradient =
+            hidden_layer.input_gradient(backend, parameters, step, batch, gradient.view(), None)?;
 
         let (routes, input) = (pooled2.routes.view(), pooled1.values.view());
-        conv2.weight_gradient(backend, step, batch, input, routes, gradient.view())?;
+        conv2.weight_gradient(backend, parameters, step, batch, input, routes, gradient.view())?;
         drop(pooled1.values);
-        let gradient = conv2.input_gradient(backend, step, batch, routes, gradient.view())?;
+        let gradient =
+            conv2.input_gradient(backend, parameters, step, batch, routes, gradient.view())?;
         drop(pooled2.routes);
 
         let (routes, input) = (pooled1.routes.view(), images.view());
-        conv1.weight_gradient(backend, step, batch, input, routes, gradient.view())?;
+        conv1.weight_gradient(backend, parameters, step, batch, input, routes, gradient.view())?;
         Ok(loss)
     }
 
-    /// Moves every parameter against its gradient. `step` counts from 1.
+    /// Moves every parameter against its gradient, in one call. `step` counts from 1.
     ///
     /// # Errors
     ///
-    /// When the device refuses.
-    pub fn update(
-        &mut self,
-        optimizer: &Optimizer,
-        step: u64,
-        rate_factor: f32,
-    ) -> Result<(), TrainError> {
-        for parameter in self.layers.parameters_mut() {
-            optimizer.update(&self.backend, parameter, step, rate_factor)?;
-        }
-        Ok(())
+    /// When the device refuses; no parameter has moved then.
+    pub fn update(&mut self, step: u64, rate_factor: f32) -> Result<(), TrainError> {
+        self.parameters.update(&self.backend, step, rate_factor)
     }
 
-    /// [`update`](Self::update) with the rates that [`Optimizer::advance`] left on the device.
+    /// [`update`](Self::update) with the rates that [`Parameters::advance`] left on the device.
     ///
     /// # Errors
     ///
-    /// When the device refuses.
-    pub fn update_scheduled(
-        &mut self,
-        optimizer: &Optimizer,
-        rates: In<'_, B>,
-    ) -> Result<(), TrainError> {
-        for parameter in self.layers.parameters_mut() {
-            optimizer.update_scheduled(&self.backend, parameter, rates)?;
-        }
-        Ok(())
-    }
-}
-
-impl<B: Backend> Layers<B> {
-    fn parameters_mut(&mut self) -> [&mut Parameter<B::Device>; 8] {
-        let Self { conv1, conv2, hidden, logits } = self;
-        [
-            &mut conv1.weight,
-            &mut conv1.bias,
-            &mut conv2.weight,
-            &mut conv2.bias,
-            &mut hidden.weight,
-            &mut hidden.bias,
-            &mut logits.weight,
-            &mut logits.bias,
-        ]
+    /// As for [`update`](Self::update).
+    pub fn update_scheduled(&mut self, rates: In<'_, B>) -> Result<(), TrainError> {
+        self.parameters.update_scheduled(&self.backend, rates)
     }
 }

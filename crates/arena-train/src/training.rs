@@ -235,7 +235,12 @@ impl<B: Backend> Trainer<B> {
     ///
     /// # Errors
     ///
-    /// When a step fails; the arena is at the mark then, and the step is not counted.
+    /// When a step fails. The arena is at the mark then. The parameters have moved in just the steps that
+    /// [`step`](Self::step) counts: one that failed before its update is not counted, and one whose scope failed
+    /// to close behind the update is. So a later call goes on to the numbers of a run that never failed.
+    ///
+    /// [`TrainError::NotFinite`] for a loss that is infinite or no number. Where the host waits for each loss, that
+    /// step moves nothing.
     pub fn train(
         &mut self,
         data: &Dataset,
@@ -261,6 +266,7 @@ impl<B: Backend> Trainer<B> {
             ahead.restart(self.step)?;
         }
         let mut seen = Seen::default();
+        let mut failed = None;
         let start = Instant::now();
         while self.step < last_step && !done.interrupted {
             let epoch = self.step / steps_per_epoch;
@@ -268,6 +274,9 @@ impl<B: Backend> Trainer<B> {
             let first = usize::try_from(self.step % steps_per_epoch).unwrap_or(usize::MAX);
             let batches = order.chunks(self.config.batch).skip(first);
             let mut after_step = |step: u64, loss: f32, images: usize, stats: Stats| {
+                if !loss.is_finite() {
+                    failed.get_or_insert(TrainError::NotFinite { step, loss });
+                }
                 done.steps = step;
                 done.final_loss = Some(loss);
                 done.images += images as u64;
@@ -276,7 +285,7 @@ impl<B: Backend> Trainer<B> {
                 let epoch = epoch + 1;
                 report(&StepReport { epoch, step, steps_in_all, loss, images, elapsed, stats });
                 done.interrupted = stop.load(Ordering::Relaxed);
-                step >= last_step || done.interrupted
+                step >= last_step || done.interrupted || failed.is_some()
             };
             match self.config.per {
                 Per::Minibatch if self.ahead.is_some() => {
@@ -286,13 +295,17 @@ impl<B: Backend> Trainer<B> {
                 Per::Minibatch => {
                     for indices in batches {
                         let library_before = heap::library_allocations();
-                        let loss = self.minibatch(data, indices)?;
+                        let (loss, closed) = self.minibatch(data, indices);
                         let library = heap::library_allocations() - library_before;
                         done.library_allocations_per_step =
                             done.library_allocations_per_step.max(library);
                         let stats = self.arena.stats();
                         done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
-                        if after_step(self.step, loss, indices.len(), stats) {
+                        let images = indices.len();
+                        let is_over =
+                            loss.is_some_and(|loss| after_step(self.step, loss, images, stats));
+                        closed?;
+                        if is_over {
                             break;
                         }
                     }
@@ -302,6 +315,9 @@ impl<B: Backend> Trainer<B> {
                     let stats = self.arena.stats();
                     done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                 }
+            }
+            if let Some(failed) = failed.take() {
+                return Err(failed);
             }
         }
         done.elapsed = start.elapsed();
@@ -313,15 +329,21 @@ impl<B: Backend> Trainer<B> {
         Ok(done)
     }
 
-    /// One step in its own root scope.
-    fn minibatch(&mut self, data: &Dataset, indices: &[u32]) -> Result<f32, TrainError> {
+    /// One step in its own root scope: its loss, if the step was done, and how the scope ended.
+    fn minibatch(
+        &mut self,
+        data: &Dataset,
+        indices: &[u32],
+    ) -> (Option<f32>, Result<(), TrainError>) {
         let Self { config, arena, model, run, step, .. } = self;
         // The short last batch of an epoch is a kind of step of its own.
         let options = options(run.as_ref(), TRAIN.variant(indices.len() as u64));
-        let loss = arena
-            .scope_with(options, |scope| train_step(scope, model, config, data, indices, *step))?;
-        *step += 1;
-        Ok(loss)
+        let mut done = None;
+        let ended = arena.scope_with(options, |scope| {
+            done = Some(train_step(scope, model, config, data, indices, step)?);
+            Ok(())
+        });
+        (done, ended)
     }
 
     /// All the batches in one root scope.
@@ -334,8 +356,7 @@ impl<B: Backend> Trainer<B> {
         let Self { config, arena, model, run, step, .. } = self;
         arena.scope_with(options(run.as_ref(), EPOCH), |scope| {
             for indices in batches {
-                let loss = train_step(scope, model, config, data, indices, *step)?;
-                *step += 1;
+                let loss = train_step(scope, model, config, data, indices, step)?;
                 if after_step(*step, loss, indices.len(), scope.stats()) {
                     break;
                 }
@@ -390,16 +411,24 @@ fn load<'s, B: Backend>(
 }
 
 /// One step: load, forward, backward, update. Returns the loss.
+///
+/// The loss is read before the update, which is the last thing that can fail, and is one call: so a step that fails
+/// here has moved nothing, and one that moved the parameters is counted.
 fn train_step<B: Backend>(
     scope: &Scope<'_, '_, B::Device>,
     model: &mut Cnn<B>,
     config: &RunConfig,
     data: &Dataset,
     indices: &[u32],
-    step: u64,
+    step: &mut u64,
 ) -> Result<f32, TrainError> {
     let (images, labels) = load(scope, model, data, indices)?;
     let loss = model.gradients(scope, images, labels)?;
-    model.update(&config.optimizer, step + 1, config.rate_factor(step, data.len()))?;
-    Ok(scope.read_one(loss.mean.view())?)
+    let loss = scope.read_one(loss.mean.view())?;
+    if !loss.is_finite() {
+        return Err(TrainError::NotFinite { step: *step + 1, loss });
+    }
+    model.update(*step + 1, config.rate_factor(*step, data.len()))?;
+    *step += 1;
+    Ok(loss)
 }

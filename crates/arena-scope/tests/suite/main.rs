@@ -21,6 +21,7 @@ mod model;
 mod needs;
 mod no_heap;
 mod page_faults;
+mod parameter_blocks;
 mod placements;
 mod planned;
 mod planner;

@@ -1,6 +1,9 @@
 //! The host's kernels on buffers of the host device: views become slices.
 
-use arena_scope::Host;
+use std::fmt;
+use std::marker::PhantomData;
+
+use arena_scope::{Host, HostVisible};
 
 use super::host::{
     self, Activation, AdamConfig, ConvShape, LinearShape, SgdConfig, adam_step, sgd_step,
@@ -8,25 +11,41 @@ use super::host::{
 use super::{Backend, In, LossMut, Out, Weights, WeightsMut};
 use crate::data::{Dataset, fill_batch};
 use crate::error::TrainError;
+use crate::feed::Feed;
 
-/// The network's arithmetic on the CPU, cut into parts for a number of threads.
+/// The network's arithmetic on the CPU, cut into parts for a number of threads; the buffers lie on the host, or on
+/// another device whose memory the host can use.
 ///
 /// Call it inside [`rayon::ThreadPool::install`]: a join from outside a pool allocates.
-#[derive(Debug, Clone, Copy)]
-pub struct HostBackend {
+pub struct HostBackend<D = Host> {
     threads: usize,
+    device: PhantomData<fn() -> D>,
 }
 
 impl HostBackend {
     /// A backend that cuts its work into `threads` parts.
     #[must_use]
     pub const fn new(threads: usize) -> Self {
-        Self { threads }
+        Self::of(threads)
     }
 }
 
-impl Backend for HostBackend {
-    type Device = Host;
+impl<D> HostBackend<D> {
+    /// [`new`](HostBackend::new) for buffers of another device.
+    #[must_use]
+    pub const fn of(threads: usize) -> Self {
+        Self { threads, device: PhantomData }
+    }
+}
+
+impl<D> fmt::Debug for HostBackend<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostBackend").field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+impl<D: HostVisible + Feed> Backend for HostBackend<D> {
+    type Device = D;
 
     fn conv_forward_workspace_len(&self, shape: &ConvShape) -> Result<usize, TrainError> {
         Ok(host::conv_relu_pool_workspace_len(shape, self.threads)?)
@@ -44,7 +63,7 @@ impl Backend for HostBackend {
         &self,
         shape: &ConvShape,
         input: In<'_, Self>,
-        weights: Weights<'_, Host>,
+        weights: Weights<'_, D>,
         output: Out<'_, Self>,
         routes: Out<'_, Self, u8>,
         workspace: Out<'_, Self>,
@@ -67,7 +86,7 @@ impl Backend for HostBackend {
         input: In<'_, Self>,
         routes: In<'_, Self, u8>,
         output_gradient: In<'_, Self>,
-        gradients: WeightsMut<'_, Host>,
+        gradients: WeightsMut<'_, D>,
         workspace: Out<'_, Self>,
     ) -> Result<(), TrainError> {
         Ok(host::conv_weight_gradient(
@@ -106,7 +125,7 @@ impl Backend for HostBackend {
         &self,
         shape: &LinearShape,
         input: In<'_, Self>,
-        weights: Weights<'_, Host>,
+        weights: Weights<'_, D>,
         activation: Activation,
         output: Out<'_, Self>,
     ) -> Result<(), TrainError> {
@@ -126,7 +145,7 @@ impl Backend for HostBackend {
         shape: &LinearShape,
         input: In<'_, Self>,
         output_gradient: In<'_, Self>,
-        gradients: WeightsMut<'_, Host>,
+        gradients: WeightsMut<'_, D>,
     ) -> Result<(), TrainError> {
         Ok(host::linear_weight_gradient(
             shape,
@@ -161,7 +180,7 @@ impl Backend for HostBackend {
         classes: usize,
         logits: In<'_, Self>,
         labels: In<'_, Self, u32>,
-        mut loss: LossMut<'_, Host>,
+        mut loss: LossMut<'_, D>,
         gradient: Option<Out<'_, Self>>,
     ) -> Result<(), TrainError> {
         let (logits, labels) = (logits.as_slice(), labels.as_slice());

@@ -1,12 +1,12 @@
 //! Convolution, bias, ReLU and max-pool as one layer.
 
-use arena_scope::{Arena, Scope};
+use arena_scope::{PartId, Scope};
 
 use crate::backend::host::ConvShape;
-use crate::backend::{Backend, Buffer, In, Weights, WeightsMut};
+use crate::backend::{Backend, Buffer, In};
 use crate::error::TrainError;
 use crate::init::he_uniform;
-use crate::parameter::Parameter;
+use crate::parameters::{NewParameters, Parameters};
 
 /// What the layer made of a batch: the pooled values, and where each of them came from.
 #[derive(Debug)]
@@ -18,37 +18,34 @@ pub struct Pooled<'s, B: Backend> {
 }
 
 /// A convolution without padding, its ReLU, and a 2x2 max-pool.
-#[derive(Debug)]
-pub struct Conv<B: Backend> {
+#[derive(Debug, Clone, Copy)]
+pub struct Conv {
     /// The shape for a batch of 0, to be completed by each batch.
     shape: ConvShape,
-    pub(crate) weight: Parameter<B::Device>,
-    pub(crate) bias: Parameter<B::Device>,
+    /// Weights and biases.
+    parts: [PartId; 2],
 }
 
-impl<B: Backend> Conv<B> {
-    /// A layer with He-uniform weights and zero biases, persistent in `arena`. `stream` tells its
+impl Conv {
+    /// A layer with He-uniform weights and zero biases, which are added to `parameters`. `stream` tells its
     /// random numbers from those of other layers.
     ///
     /// # Errors
     ///
-    /// When the kernels do not serve the shape, or the arena has no room.
+    /// When the kernels do not serve the shape, or the parameters are too large.
     pub fn new(
-        arena: &Arena<B::Device>,
-        names: [&'static str; 2],
+        parameters: &mut NewParameters,
+        name: &str,
         shape: ConvShape,
         (seed, stream): (u64, u64),
-        state_tensors: usize,
     ) -> Result<Self, TrainError> {
         shape.check()?;
         let mut weight = vec![0.0; shape.weight_len()];
         he_uniform(seed, stream, shape.filter_len(), 1.0, &mut weight);
         let bias = vec![0.0; shape.out_channels];
-        Ok(Self {
-            shape,
-            weight: Parameter::new(arena, names[0], &weight, state_tensors)?,
-            bias: Parameter::new(arena, names[1], &bias, state_tensors)?,
-        })
+        let weight = parameters.add(format!("{name}.weight"), weight)?;
+        let bias = parameters.add(format!("{name}.bias"), bias)?;
+        Ok(Self { shape, parts: [weight, bias] })
     }
 
     /// The layer's shape for `batch` images.
@@ -62,9 +59,10 @@ impl<B: Backend> Conv<B> {
     /// # Errors
     ///
     /// When the arena has no room, the input does not fit, or the device refuses.
-    pub fn forward<'s>(
+    pub fn forward<'s, B: Backend>(
         &self,
         backend: &B,
+        parameters: &Parameters<B::Device>,
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
         input: In<'_, B>,
@@ -76,7 +74,7 @@ impl<B: Backend> Conv<B> {
         backend.conv_forward(
             &shape,
             input,
-            Weights { weight: self.weight.view(), bias: self.bias.view() },
+            parameters.weights(self.parts)?,
             values.view_mut(),
             routes.view_mut(),
             workspace.view_mut(),
@@ -89,9 +87,10 @@ impl<B: Backend> Conv<B> {
     /// # Errors
     ///
     /// When the arena has no room, an operand does not fit, or the device refuses.
-    pub fn weight_gradient(
-        &mut self,
+    pub fn weight_gradient<B: Backend>(
+        &self,
         backend: &B,
+        parameters: &mut Parameters<B::Device>,
         step: &Scope<'_, '_, B::Device>,
         batch: usize,
         input: In<'_, B>,
@@ -100,10 +99,7 @@ impl<B: Backend> Conv<B> {
     ) -> Result<(), TrainError> {
         let shape = self.shape(batch);
         let mut workspace = step.alloc(backend.conv_weight_gradient_workspace_len(&shape)?)?;
-        let gradients = WeightsMut {
-            weight: self.weight.gradient.view_mut(),
-            bias: self.bias.gradient.view_mut(),
-        };
+        let gradients = parameters.gradients_mut(self.parts)?;
         let workspace = workspace.view_mut();
         backend.conv_weight_gradient(&shape, input, routes, output_gradient, gradients, workspace)
     }
@@ -113,9 +109,10 @@ impl<B: Backend> Conv<B> {
     /// # Errors
     ///
     /// When the arena has no room, an operand does not fit, or the device refuses.
-    pub fn input_gradient<'s>(
+    pub fn input_gradient<'s, B: Backend>(
         &self,
         backend: &B,
+        parameters: &Parameters<B::Device>,
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
         routes: In<'_, B, u8>,
@@ -126,7 +123,7 @@ impl<B: Backend> Conv<B> {
         let mut workspace = step.alloc(backend.conv_input_gradient_workspace_len(&shape)?)?;
         backend.conv_input_gradient(
             &shape,
-            self.weight.view(),
+            parameters.value(self.parts[0])?,
             routes,
             output_gradient,
             input_gradient.view_mut(),

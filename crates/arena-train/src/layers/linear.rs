@@ -1,51 +1,46 @@
 //! A linear layer and its activation.
 
-use arena_scope::{Arena, Scope};
+use arena_scope::{PartId, Scope};
 
 use crate::backend::host::{Activation, LinearShape};
-use crate::backend::{Backend, Buffer, In, Weights, WeightsMut};
+use crate::backend::{Backend, Buffer, In};
 use crate::error::TrainError;
 use crate::init::he_uniform;
-use crate::parameter::Parameter;
+use crate::parameters::{NewParameters, Parameters};
 
 /// `activation(input · weightᵀ + bias)`.
-#[derive(Debug)]
-pub struct Linear<B: Backend> {
+#[derive(Debug, Clone, Copy)]
+pub struct Linear {
     in_features: usize,
     out_features: usize,
     activation: Activation,
-    pub(crate) weight: Parameter<B::Device>,
-    pub(crate) bias: Parameter<B::Device>,
+    /// Weights and biases.
+    parts: [PartId; 2],
 }
 
-impl<B: Backend> Linear<B> {
+impl Linear {
     /// A layer from `features.0` to `features.1` features, with He-uniform weights times `scale` and
-    /// zero biases, persistent in `arena`. `stream` tells its random numbers from those of other
+    /// zero biases, which are added to `parameters`. `stream` tells its random numbers from those of other
     /// layers.
     ///
     /// # Errors
     ///
-    /// When the kernels do not serve the shape, or the arena has no room.
+    /// When the kernels do not serve the shape, or the parameters are too large.
     pub fn new(
-        arena: &Arena<B::Device>,
-        names: [&'static str; 2],
+        parameters: &mut NewParameters,
+        name: &str,
         (in_features, out_features): (usize, usize),
         activation: Activation,
         (seed, stream, scale): (u64, u64, f32),
-        state_tensors: usize,
     ) -> Result<Self, TrainError> {
         let shape = LinearShape { batch: 0, in_features, out_features };
         shape.check()?;
         let mut weight = vec![0.0; shape.weight_len()];
         he_uniform(seed, stream, in_features, scale, &mut weight);
         let bias = vec![0.0; out_features];
-        Ok(Self {
-            in_features,
-            out_features,
-            activation,
-            weight: Parameter::new(arena, names[0], &weight, state_tensors)?,
-            bias: Parameter::new(arena, names[1], &bias, state_tensors)?,
-        })
+        let weight = parameters.add(format!("{name}.weight"), weight)?;
+        let bias = parameters.add(format!("{name}.bias"), bias)?;
+        Ok(Self { in_features, out_features, activation, parts: [weight, bias] })
     }
 
     const fn shape(&self, batch: usize) -> LinearShape {
@@ -57,16 +52,17 @@ impl<B: Backend> Linear<B> {
     /// # Errors
     ///
     /// When the arena has no room, the input does not fit, or the device refuses.
-    pub fn forward<'s>(
+    pub fn forward<'s, B: Backend>(
         &self,
         backend: &B,
+        parameters: &Parameters<B::Device>,
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
         input: In<'_, B>,
     ) -> Result<Buffer<'s, B>, TrainError> {
         let shape = self.shape(batch);
         let mut output = step.alloc(shape.output_len())?;
-        let weights = Weights { weight: self.weight.view(), bias: self.bias.view() };
+        let weights = parameters.weights(self.parts)?;
         backend.linear_forward(&shape, input, weights, self.activation, output.view_mut())?;
         Ok(output)
     }
@@ -76,18 +72,16 @@ impl<B: Backend> Linear<B> {
     /// # Errors
     ///
     /// When an operand does not fit, or the device refuses.
-    pub fn weight_gradient(
-        &mut self,
+    pub fn weight_gradient<B: Backend>(
+        &self,
         backend: &B,
+        parameters: &mut Parameters<B::Device>,
         batch: usize,
         input: In<'_, B>,
         output_gradient: In<'_, B>,
     ) -> Result<(), TrainError> {
         let shape = self.shape(batch);
-        let gradients = WeightsMut {
-            weight: self.weight.gradient.view_mut(),
-            bias: self.bias.gradient.view_mut(),
-        };
+        let gradients = parameters.gradients_mut(self.parts)?;
         backend.linear_weight_gradient(&shape, input, output_gradient, gradients)
     }
 
@@ -97,9 +91,10 @@ impl<B: Backend> Linear<B> {
     /// # Errors
     ///
     /// When the arena has no room, an operand does not fit, or the device refuses.
-    pub fn input_gradient<'s>(
+    pub fn input_gradient<'s, B: Backend>(
         &self,
         backend: &B,
+        parameters: &Parameters<B::Device>,
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
         output_gradient: In<'_, B>,
@@ -109,7 +104,7 @@ impl<B: Backend> Linear<B> {
         let mut input_gradient = step.alloc(shape.input_len())?;
         backend.linear_input_gradient(
             &shape,
-            self.weight.view(),
+            parameters.value(self.parts[0])?,
             output_gradient,
             relu_output,
             input_gradient.view_mut(),

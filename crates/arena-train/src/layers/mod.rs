@@ -1,7 +1,7 @@
 //! The layers: each allocates from the scope and hands views to the backend.
 //!
-//! A layer owns its parameters and nothing else. What its backward pass needs, it returns to the
-//! caller, who owns it and drops it as early as it can.
+//! A layer knows the ids of its parameters, which lie in the network's blocks, and owns nothing. What its
+//! backward pass needs, it returns to the caller, who owns it and drops it as early as it can.
 
 mod conv;
 mod linear;

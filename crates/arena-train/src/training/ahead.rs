@@ -26,7 +26,6 @@ use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::heap;
 use crate::model::{Cnn, IMAGE_LEN};
-use crate::optimizer::Optimizer;
 
 /// A pixel and a label are a byte each, as in the dataset itself.
 const SAMPLE_BYTES: usize = IMAGE_LEN + 1;
@@ -66,9 +65,13 @@ pub(super) struct Ahead<D: Feed> {
     /// The losses of the group of steps that is being queued, and each one's images.
     losses: Persistent<f32, D>,
     images: Vec<usize>,
+    /// Whether that group is on its way to the host.
+    is_pushed: bool,
     /// The losses of whole groups on their way to the host, and the images of the older one's steps.
     results: D::Results,
     older: Vec<usize>,
+    /// The last step whose loss was told.
+    told: u64,
     /// Of the last whole step, and whether the one before had the same.
     signature: Option<StepSignature>,
     repeats: bool,
@@ -99,8 +102,10 @@ impl<D: Feed> Ahead<D> {
             buffers,
             losses: arena.persistent(losses)?,
             images: Vec::with_capacity(losses),
+            is_pushed: false,
             results: D::results(arena, losses)?,
             older: Vec::with_capacity(losses),
+            told: 0,
             signature: None,
             repeats: false,
         })
@@ -108,16 +113,15 @@ impl<D: Feed> Ahead<D> {
 
     /// Begins anew after `step` steps: with other data, other steps are to be captured.
     pub(super) fn restart(&mut self, step: u64) -> Result<(), TrainError> {
-        if self.is_sent {
-            D::take(&mut self.slots, self.buffers.input.view_mut())?;
-            self.is_sent = false;
-        }
+        // What a failed run left on its way is of no interest.
+        D::discard(&mut self.slots)?;
+        self.is_sent = false;
         (self.graph, self.refusal, self.replays) = (None, None, 0);
         (self.signature, self.repeats) = (None, false);
-        // What a failed run left on its way is of no interest.
         while D::pop(&mut self.results, |_| ())?.is_some() {}
         self.images.clear();
         self.older.clear();
+        (self.is_pushed, self.told) = (false, step);
         Ok(self.buffers.steps.view_mut().write(&[step])?)
     }
 
@@ -140,29 +144,43 @@ impl<D: Feed> Ahead<D> {
         Ok(gathered?)
     }
 
-    /// Queues the step of the batch that was sent, and keeps its loss on the device.
+    /// Queues the step of the batch that was sent, counts it in `step` as soon as its update is queued, and keeps
+    /// its loss on the device.
     fn step<B: Backend<Device = D>>(
         &mut self,
         arena: &mut Arena<D>,
         model: &mut Cnn<B>,
         work: Work<'_>,
+        step: &mut u64,
     ) -> Result<(), TrainError> {
-        D::take(&mut self.slots, self.buffers.input.view_mut())?;
+        let before = *step;
         self.is_sent = false;
-        if !self.replay(arena, model, work) {
+        D::take(&mut self.slots, self.buffers.input.view_mut())?;
+        let ended = if self.replay(arena, model, work) {
+            *step += 1;
+            Ok(())
+        } else {
             let buffers = &mut self.buffers;
             let options = options(work.run, work.key());
-            arena.scope_with(options, |scope| queue(scope, model, buffers, work))?;
+            let ended = arena.scope_with(options, |scope| {
+                queue(scope, model, buffers, work)?;
+                *step += 1;
+                Ok(())
+            });
             let signature = arena.last_step_signature();
             self.repeats = work.is_whole && self.signature == signature;
             if work.is_whole {
                 self.signature = signature;
             }
+            ended
+        };
+        // Also when only the close failed: the step was done.
+        if *step > before {
+            let at = self.images.len();
+            self.losses.view_mut().range(at..=at)?.copy_from(self.buffers.loss.view())?;
+            self.images.push(work.images);
         }
-        let at = self.images.len();
-        self.losses.view_mut().range(at..=at)?.copy_from(self.buffers.loss.view())?;
-        self.images.push(work.images);
-        Ok(())
+        ended
     }
 
     /// Replays the step, captured before or now. False where it is to be queued in the ordinary way:
@@ -207,30 +225,30 @@ impl<D: Feed> Ahead<D> {
     }
 
     /// Sends the losses of the group on their way, and tells those of the group before it, which it
-    /// waits for; with `all`, of both. `tell` gets the steps counted up to `step`, the last one queued.
+    /// waits for; with `all`, of both. After a failure it can be called again: each loss is told once.
     fn read_losses(
         &mut self,
-        step: u64,
         all: bool,
         mut tell: impl FnMut(u64, f32, usize) -> bool,
     ) -> Result<bool, TrainError> {
-        if !self.images.is_empty() {
+        if !self.images.is_empty() && !self.is_pushed {
             D::push(&mut self.results, self.losses.view())?;
+            self.is_pushed = true;
         }
         let mut is_over = false;
-        let mut first = step - (self.older.len() + self.images.len()) as u64 + 1;
         loop {
             if !self.older.is_empty() {
-                let images = &self.older;
+                let (images, told) = (&self.older, &mut self.told);
                 D::pop(&mut self.results, |losses| {
                     for (loss, images) in losses.iter().zip(images) {
-                        is_over |= tell(first, *loss, *images);
-                        first += 1;
+                        *told += 1;
+                        is_over |= tell(*told, *loss, *images);
                     }
                 })?;
                 self.older.clear();
             }
             mem::swap(&mut self.older, &mut self.images);
+            self.is_pushed = false;
             if self.older.is_empty() || !(all || is_over) {
                 return Ok(is_over);
             }
@@ -248,7 +266,6 @@ pub(super) struct Seen {
 /// What a step is to do.
 #[derive(Debug, Clone, Copy)]
 struct Work<'c> {
-    optimizer: &'c Optimizer,
     run: Option<&'c PlannedRun>,
     images: usize,
     is_whole: bool,
@@ -261,23 +278,29 @@ impl Work<'_> {
     }
 }
 
-/// One step over the batch in the buffers: nothing in it waits, or reads what the host may change.
+/// One step over the batch in the buffers: nothing in it waits, or reads what the host may change. The update is the
+/// last thing that can fail.
 fn queue<B: Backend>(
     scope: &Scope<'_, '_, B::Device>,
     model: &mut Cnn<B>,
     buffers: &mut Buffers<B::Device>,
     work: Work<'_>,
 ) -> Result<(), TrainError> {
-    let Work { optimizer, images, steps_in_all, .. } = work;
+    let Work { images, steps_in_all, .. } = work;
     let Buffers { input, loss, steps, rates } = buffers;
     let mut pixels = scope.alloc(images * IMAGE_LEN)?;
     let mut labels = scope.alloc(images)?;
     let sent = input.view().range(..images * SAMPLE_BYTES)?;
     model.backend().unpack_batch(IMAGE_LEN, sent, pixels.view_mut(), labels.view_mut())?;
     let found = model.gradients(scope, pixels, labels)?;
-    optimizer.advance(model.backend(), steps_in_all, steps.view_mut(), rates.view_mut())?;
-    model.update_scheduled(optimizer, rates.view())?;
-    Ok(loss.view_mut().copy_from(found.mean.view())?)
+    loss.view_mut().copy_from(found.mean.view())?;
+    model.parameters().advance(
+        model.backend(),
+        steps_in_all,
+        steps.view_mut(),
+        rates.view_mut(),
+    )?;
+    model.update_scheduled(rates.view())
 }
 
 impl<B: Backend> Trainer<B> {
@@ -301,12 +324,9 @@ impl<B: Backend> Trainer<B> {
                 let library_before = heap::library_allocations();
                 let images = indices.len();
                 let is_whole = images == config.batch;
-                let optimizer = &config.optimizer;
-                let run = run.as_ref();
-                let work = Work { optimizer, run, images, is_whole, steps_in_all };
+                let work = Work { run: run.as_ref(), images, is_whole, steps_in_all };
                 ahead.send(data, indices)?;
-                ahead.step(arena, model, work)?;
-                *step += 1;
+                ahead.step(arena, model, work, step)?;
                 let is_last = *step >= last_step;
                 // While the device computes.
                 if let Some(next) = batches.peek()
@@ -320,7 +340,7 @@ impl<B: Backend> Trainer<B> {
                 seen.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                 let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
                 if (ends || ahead.is_full())
-                    && ahead.read_losses(*step, ends, |step, loss, images| {
+                    && ahead.read_losses(ends, |step, loss, images| {
                         after_step(step, loss, images, stats)
                     })?
                 {
@@ -333,9 +353,8 @@ impl<B: Backend> Trainer<B> {
         if queued.is_err() {
             // The steps before were done, and their losses are told if the device still can.
             let stats = arena.stats();
-            let _ = ahead.read_losses(*step, true, |step, loss, images| {
-                after_step(step, loss, images, stats)
-            });
+            let _ =
+                ahead.read_losses(true, |step, loss, images| after_step(step, loss, images, stats));
         }
         queued
     }

@@ -96,8 +96,8 @@ fn finish(trainer: &mut Trainer<arena_train::backend::CudaBackend>) -> Run {
         .unwrap();
     assert_eq!(steps, (first + 1..=trained.steps).collect::<Vec<_>>(), "each step is told once");
     let evaluation = trainer.evaluate(&data().test).unwrap();
-    let parameters = trainer.model().parameters();
-    let parameters = parameters.iter().map(|p| bits(&p.view().to_vec().unwrap())).collect();
+    let parameters = trainer.model().parameters().saved().unwrap();
+    let parameters = parameters.iter().map(|(_, view)| bits(&view.to_vec().unwrap())).collect();
     let stats = trainer.arena().stats();
     assert_eq!(stats.peak_bytes, stats.capacity_bytes, "just what the probe said");
     assert_eq!(stats.used_bytes, stats.mark_bytes);

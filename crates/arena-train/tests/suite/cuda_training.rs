@@ -60,11 +60,13 @@ fn three_steps<B: Backend>(device: B::Device, backend: B, optimizer: &Optimizer)
                 let (x, y) = (images.view_mut(), labels.view_mut());
                 backend.load_batch(&DATA.train, indices, x, y, bytes.view_mut())?;
                 let loss = model.gradients(scope, images, labels)?;
-                model.update(optimizer, step as u64 + 1, 1.0)?;
+                model.update(step as u64 + 1, 1.0)?;
                 Ok::<_, TrainError>(scope.read_one(loss.mean.view())?)
             })?;
-            let gradients = model.parameters().map(|parameter| parameter.gradient.view().to_vec());
-            steps.push((loss, gradients.into_iter().collect::<Result<_, _>>()?));
+            let parameters = model.parameters();
+            let gradients =
+                parameters.parts().map(|(part, _)| Ok(parameters.gradient(part)?.to_vec()?));
+            steps.push((loss, gradients.collect::<Result<_, TrainError>>()?));
         }
         Ok(steps)
     };

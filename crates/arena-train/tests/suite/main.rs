@@ -9,6 +9,7 @@ mod reference;
 mod refusals;
 mod seeds;
 mod training;
+mod transaction;
 
 mod cuda_program;
 
@@ -26,3 +27,5 @@ mod cuda_ptx;
 mod cuda_refusals;
 #[cfg(feature = "_cuda")]
 mod cuda_training;
+#[cfg(feature = "_cuda")]
+mod cuda_transaction;

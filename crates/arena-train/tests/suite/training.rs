@@ -81,8 +81,8 @@ fn train(trainer: &mut Trainer<HostBackend>) -> (Vec<u32>, Trained) {
 }
 
 fn bits<B: Backend>(model: &Cnn<B>) -> Vec<u32> {
-    let values = model.parameters().map(|parameter| parameter.value.view().to_vec().unwrap());
-    values.into_iter().flatten().map(f32::to_bits).collect()
+    let saved = model.parameters().saved().unwrap();
+    saved.iter().flat_map(|(_, view)| view.to_vec().unwrap()).map(f32::to_bits).collect()
 }
 
 // B030
@@ -307,8 +307,9 @@ fn one_step(
     arena.scope_with(ScopeOptions::named("train").variant(images.into()), |scope| {
         let (pixels, labels) = batch(scope, model, images)?;
         let loss = model.gradients(scope, pixels, labels)?;
-        model.update(&ADAM, 1, 1.0)?;
-        Ok(scope.read_one(loss.mean.view())?)
+        let loss = scope.read_one(loss.mean.view())?;
+        model.update(1, 1.0)?;
+        Ok(loss)
     })
 }
 

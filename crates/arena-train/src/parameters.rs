@@ -1,0 +1,252 @@
+//! What is trained: the values of all layers, their gradients and the optimizer's state, each in one block.
+
+use std::borrow::Cow;
+use std::slice;
+
+use arena_scope::{Arena, BlockLayout, Device, ParameterBlock, PartId, View, ViewMut};
+
+use crate::backend::host::{AdamConfig, SgdConfig};
+use crate::backend::{Backend, In, Out, Weights, WeightsMut};
+use crate::error::TrainError;
+use crate::optimizer::Optimizer;
+
+/// The parameters of a network that is being built, with their first values.
+#[derive(Debug)]
+pub struct NewParameters {
+    layout: BlockLayout,
+    values: Vec<Vec<f32>>,
+}
+
+/// The parameters of a network. They lie below the mark and never move.
+///
+/// A layer knows its tensors by [`PartId`]. The update goes over whole blocks, in one call: it happens to all
+/// parameters or to none.
+#[derive(Debug)]
+pub struct Parameters<D: Device> {
+    values: ParameterBlock<f32, D>,
+    /// Of the last step; every step overwrites them whole.
+    gradients: ParameterBlock<f32, D>,
+    state: State<D>,
+}
+
+/// An optimizer and its state.
+#[derive(Debug)]
+enum State<D: Device> {
+    Sgd(SgdConfig, ParameterBlock<f32, D>),
+    Adam(AdamConfig, [ParameterBlock<f32, D>; 2]),
+}
+
+impl NewParameters {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { layout: BlockLayout::new::<f32>(), values: Vec::new() }
+    }
+
+    /// Adds a tensor with these values. In a checkpoint it has this name.
+    ///
+    /// # Errors
+    ///
+    /// When all together are larger than any memory.
+    pub fn add(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        values: Vec<f32>,
+    ) -> Result<PartId, TrainError> {
+        let part = self.layout.add(name, values.len())?;
+        self.values.push(values);
+        Ok(part)
+    }
+
+    /// Puts them into `arena`, with zero gradients, and with a zero state for the optimizer.
+    ///
+    /// # Errors
+    ///
+    /// When the arena has no room, or the device refuses.
+    pub fn build<D: Device>(
+        &self,
+        arena: &Arena<D>,
+        optimizer: &Optimizer,
+    ) -> Result<Parameters<D>, TrainError> {
+        let zeros = || ParameterBlock::zeroed(arena, &self.layout);
+        let mut values = zeros()?;
+        for ((_, mut part), initial) in values.split_mut().zip(&self.values) {
+            part.write(initial)?;
+        }
+        let gradients = zeros()?;
+        let state = match *optimizer {
+            Optimizer::Sgd(config) => State::Sgd(config, zeros()?),
+            Optimizer::Adam(config) => State::Adam(config, [zeros()?, zeros()?]),
+        };
+        Ok(Parameters { values, gradients, state })
+    }
+}
+
+impl Default for NewParameters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: Device> Parameters<D> {
+    /// The values of one tensor.
+    ///
+    /// # Errors
+    ///
+    /// When the part is of another network.
+    pub fn value(&self, part: PartId) -> Result<View<'_, f32, D>, TrainError> {
+        Ok(self.values.view(part)?)
+    }
+
+    /// The gradient of one tensor.
+    ///
+    /// # Errors
+    ///
+    /// When the part is of another network.
+    pub fn gradient(&self, part: PartId) -> Result<View<'_, f32, D>, TrainError> {
+        Ok(self.gradients.view(part)?)
+    }
+
+    /// A layer's weights and biases.
+    ///
+    /// # Errors
+    ///
+    /// When a part is of another network.
+    pub fn weights(&self, [weight, bias]: [PartId; 2]) -> Result<Weights<'_, D>, TrainError> {
+        Ok(Weights { weight: self.values.view(weight)?, bias: self.values.view(bias)? })
+    }
+
+    /// Where the gradients of a layer's weights and biases go.
+    ///
+    /// # Errors
+    ///
+    /// When a part is of another network.
+    pub fn gradients_mut(&mut self, layer: [PartId; 2]) -> Result<WeightsMut<'_, D>, TrainError> {
+        let [weight, bias] = self.gradients.views_mut(layer)?;
+        Ok(WeightsMut { weight, bias })
+    }
+
+    /// The ids of all tensors, in the order of the layers, and their names.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = (PartId, &str)> {
+        self.values.layout().parts()
+    }
+
+    /// Moves every parameter against its gradient, with the rate times `rate_factor`. `step` counts from 1.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses; no parameter has moved then.
+    pub fn update<B: Backend<Device = D>>(
+        &mut self,
+        backend: &B,
+        step: u64,
+        rate_factor: f32,
+    ) -> Result<(), TrainError> {
+        let (values, gradients) = (self.values.whole_mut(), self.gradients.whole());
+        match &mut self.state {
+            State::Sgd(config, velocity) => {
+                let learning_rate = config.learning_rate * rate_factor;
+                let config = SgdConfig { learning_rate, ..*config };
+                backend.sgd_step(&config, values, gradients, velocity.whole_mut())
+            }
+            State::Adam(config, moments) => {
+                let learning_rate = config.learning_rate * rate_factor;
+                let config = AdamConfig { learning_rate, ..*config };
+                let moments = moments.each_mut().map(ParameterBlock::whole_mut);
+                backend.adam_step(&config, step, values, gradients, moments)
+            }
+        }
+    }
+
+    /// Counts a step on the device, and leaves its rates there, for
+    /// [`update_scheduled`](Self::update_scheduled). The rate falls in a line to 0 over
+    /// `steps_in_all` steps.
+    ///
+    /// # Errors
+    ///
+    /// When a length does not fit, or the device refuses or does not count steps.
+    pub fn advance<B: Backend<Device = D>>(
+        &self,
+        backend: &B,
+        steps_in_all: u64,
+        steps: Out<'_, B, u64>,
+        rates: Out<'_, B>,
+    ) -> Result<(), TrainError> {
+        match &self.state {
+            State::Sgd(config, _) => backend.advance_sgd(config, steps_in_all, steps, rates),
+            State::Adam(config, _) => backend.advance_adam(config, steps_in_all, steps, rates),
+        }
+    }
+
+    /// [`update`](Self::update) with the rates that [`advance`](Self::advance) left on the device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`update`](Self::update).
+    pub fn update_scheduled<B: Backend<Device = D>>(
+        &mut self,
+        backend: &B,
+        rates: In<'_, B>,
+    ) -> Result<(), TrainError> {
+        let (values, gradients) = (self.values.whole_mut(), self.gradients.whole());
+        match &mut self.state {
+            State::Sgd(config, velocity) => {
+                backend.sgd_scheduled(config, rates, values, gradients, velocity.whole_mut())
+            }
+            State::Adam(config, moments) => {
+                let moments = moments.each_mut().map(ParameterBlock::whole_mut);
+                backend.adam_scheduled(config, rates, values, gradients, moments)
+            }
+        }
+    }
+
+    /// What a checkpoint keeps, by its name there: the values of each tensor and the optimizer's state of it.
+    ///
+    /// # Errors
+    ///
+    /// None is expected: the parts are these blocks' own.
+    pub fn saved(&self) -> Result<Vec<(String, View<'_, f32, D>)>, TrainError> {
+        let mut saved = Vec::new();
+        for (part, name) in self.parts() {
+            saved.push((name.to_owned(), self.values.view(part)?));
+        }
+        for (n, block) in self.state.blocks().iter().enumerate() {
+            for (part, name) in self.parts() {
+                saved.push((state_name(name, n), block.view(part)?));
+            }
+        }
+        Ok(saved)
+    }
+
+    /// [`saved`](Self::saved), to be changed.
+    pub fn saved_mut(&mut self) -> Vec<(String, ViewMut<'_, f32, D>)> {
+        let names: Vec<String> = self.parts().map(|(_, name)| name.to_owned()).collect();
+        let values = names.iter().cloned().zip(self.values.split_mut().map(|(_, view)| view));
+        let mut saved: Vec<_> = values.collect();
+        for (n, block) in self.state.blocks_mut().iter_mut().enumerate() {
+            let names = names.iter().map(|name| state_name(name, n));
+            saved.extend(names.zip(block.split_mut().map(|(_, view)| view)));
+        }
+        saved
+    }
+}
+
+fn state_name(tensor: &str, n: usize) -> String {
+    format!("{tensor}.state{n}")
+}
+
+impl<D: Device> State<D> {
+    fn blocks(&self) -> &[ParameterBlock<f32, D>] {
+        match self {
+            Self::Sgd(_, velocity) => slice::from_ref(velocity),
+            Self::Adam(_, moments) => moments,
+        }
+    }
+
+    fn blocks_mut(&mut self) -> &mut [ParameterBlock<f32, D>] {
+        match self {
+            Self::Sgd(_, velocity) => slice::from_mut(velocity),
+            Self::Adam(_, moments) => moments,
+        }
+    }
+}
