@@ -17,6 +17,11 @@ struct Guide;
 #[doc = include_str!("../docs/errors.md")]
 struct Errors;
 
+/// The code in `docs/regions.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/regions.md")]
+struct Regions;
+
 /// The code in `docs/planning.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/planning.md")]

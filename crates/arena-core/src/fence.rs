@@ -15,7 +15,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
@@ -32,6 +32,8 @@ pub(crate) struct Fences<D: Device> {
     busy: AtomicBool,
     /// Whether the region has no memory now, so that nothing may use it.
     paused: AtomicBool,
+    /// Held for reading by calls of any thread that give the device work on the region's bytes.
+    working: RwLock<()>,
     state: Mutex<State<D>>,
 }
 
@@ -81,7 +83,7 @@ impl<D: Device> Fences<D> {
         let lent = Lent { handles: 0, wait: None };
         let state = State { declared: Vec::new(), lent, event: None, failure: None, lost: None };
         let (busy, paused) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { busy, paused, state: Mutex::new(state) }
+        Self { busy, paused, working: RwLock::new(()), state: Mutex::new(state) }
     }
 
     /// What another thread's panic left behind is whole: each change below is a single push or store.
@@ -208,9 +210,11 @@ impl<D: Device> Fences<D> {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// While it is set, every [`check`](Self::check) says so.
+    /// While it is set, every [`check`](Self::check) and every [`begin_work`](Self::begin_work) says so. What other
+    /// threads are giving the device just now has been given when this returns.
     pub(crate) fn set_paused(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
+        drop(self.working.write().unwrap_or_else(PoisonError::into_inner));
         self.note_busy(&self.lock());
     }
 
@@ -218,9 +222,15 @@ impl<D: Device> Fences<D> {
         self.paused.load(Ordering::Relaxed)
     }
 
-    #[inline]
     pub(crate) fn refuse_paused(&self) -> Result<(), Error> {
         if self.is_paused() { Err(ErrorKind::Paused.into()) } else { Ok(()) }
+    }
+
+    /// The device may be given work on the region's bytes as long as the result lives: no pause begins meanwhile.
+    pub(crate) fn begin_work(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
+        let working = self.working.read().unwrap_or_else(PoisonError::into_inner);
+        self.refuse_paused()?;
+        Ok(working)
     }
 
     /// Whether there is anything to know: a declared stream, a failure.

@@ -4,8 +4,8 @@ mod physical;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, RwLockReadGuard};
 
 use crate::bytes::Alignment;
 use crate::committed::Committed;
@@ -256,15 +256,15 @@ impl<D: Device> Region<D> {
         self.lives.load(Ordering::Relaxed)
     }
 
-    /// The device, for work on the region's bytes.
+    /// Before a call that gives the device work on the region's bytes, on any thread: no pause takes their memory as
+    /// long as the result lives. Memory that the host uses as slices is never paused.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Paused`](crate::ErrorKind::Paused) while there are none.
+    /// [`ErrorKind::Paused`](crate::ErrorKind::Paused) while the memory is gone.
     #[inline]
-    pub(crate) fn device_for_work(&self) -> Result<&D, Error> {
-        self.fences.refuse_paused()?;
-        Ok(&self.device)
+    pub(crate) fn begin_work(&self) -> Result<Option<RwLockReadGuard<'_, ()>>, Error> {
+        if D::HOST_VISIBLE { Ok(None) } else { self.fences.begin_work().map(Some) }
     }
 
     /// Asks whether the device works, and returns a kept error, once.

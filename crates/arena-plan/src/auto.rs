@@ -85,6 +85,26 @@ pub trait AutoPlan {
     /// # arena_scope::Ok(())
     /// ```
     ///
+    /// A program that does not know its capacity takes a [`RegionKind::Virtual`](arena_scope::RegionKind) region and calls
+    /// [`Arena::fit`] when its plans are there: what they do not need goes back.
+    ///
+    /// ```
+    /// # use arena_plan::{AutoPlan, Options};
+    /// # use arena_scope::{Arena, ByteSize, Host, RegionKind, StepKey};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::gib(64));
+    /// let mut arena = builder.region(RegionKind::Virtual).build()?;
+    /// arena.auto_plan(Options::default())?;
+    /// let step = StepKey::named("step");
+    /// while arena.plan_span(step).is_none() {
+    ///     arena.scope_with(step, |scope| {
+    ///         (0..8).try_for_each(|_| scope.alloc::<u8>(4 << 20).map(drop))
+    ///     })?;
+    /// }
+    /// arena.fit()?;
+    /// assert_eq!(arena.stats().committed_bytes, 4 << 20);
+    /// # arena_scope::Ok(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::NoThread`] when the operating system gives no thread.

@@ -247,6 +247,34 @@ impl PlannedRun {
         arena.set_planner(Box::new(RunPlanner::new(self.slots(), |_| None)), u32::MAX);
     }
 
+    /// Lets an arena that has run without plans [follow](Self::follow) them, and gives back the memory that they do not
+    /// need. So a program that cannot be probed need not know its capacity: it records its first steps in a large
+    /// [`RegionKind::Virtual`](arena_scope::RegionKind) region, plans them ([`from_record`](Self::from_record)), and
+    /// fits. Returns the number of bytes given back; the region grows again if a step needs more.
+    ///
+    /// ```
+    /// use arena_plan::{Options, PlannedRun};
+    /// use arena_scope::{Arena, ByteSize, Host, RegionKind};
+    ///
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::gib(64));
+    /// let mut arena = builder.region(RegionKind::Virtual).build()?;
+    /// arena.record(None);
+    /// arena.scope(|step| (0..8).try_for_each(|_| step.alloc::<u8>(4 << 20).map(drop)))?;
+    /// assert_eq!(arena.stats().committed_bytes, 32 << 20);
+    /// let run = PlannedRun::from_record(&arena, &Options::default());
+    /// assert_eq!(run.fit(&mut arena)?, 28 << 20);
+    /// # arena_scope::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Arena::trim`]. The plans are followed all the same.
+    pub fn fit<D: Device>(&self, arena: &mut Arena<D>) -> Result<u64, Error> {
+        self.follow(arena);
+        let needed = self.kinds.iter().map(|kind| kind.needed_bytes).max().unwrap_or(0);
+        arena.trim_to(self.persistent_bytes + needed + self.deviating_bytes)
+    }
+
     /// The slots of all plans.
     pub(crate) fn slots(&self) -> HashMap<StepKey, SlotTable> {
         let slots = |kind: &PlannedKind| Some((kind.key, kind.step.as_ref().ok()?.slots().ok()?));

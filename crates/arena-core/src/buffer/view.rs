@@ -299,6 +299,7 @@ impl<'v, T: Pod, D: Device> View<'v, T, D> {
         self.region.check()?;
         if self.len_bytes() > 0 {
             let bytes = bytemuck::cast_slice_mut(host);
+            let _work = self.region.begin_work()?;
             // SAFETY: by invariant 2 the range lies in the region, and has as many bytes as the
             // slice; by 3 nobody writes it outside the stream.
             unsafe { self.region.device().copy_out(bytes, self.address) }?;

@@ -265,9 +265,10 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         same_len(host.len(), self.len)?;
         let bytes = bytemuck::cast_slice(host);
         if !bytes.is_empty() {
+            let _work = self.region.begin_work()?;
             // SAFETY: by invariant 2 the range lies in the region and has as many bytes as the
             // slice; by 3 nobody else touches it.
-            unsafe { self.region.device_for_work()?.copy_in(self.address, bytes) }?;
+            unsafe { self.region.device().copy_in(self.address, bytes) }?;
         }
         Ok(())
     }
@@ -302,9 +303,14 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         same_len(from.len(), self.len)?;
         let bytes = from.len_bytes();
         if bytes > 0 {
-            let device = self.region.device_for_work()?;
+            let device = self.region.device();
+            // In one order for all threads, and once if it is one region: a pause may wait to begin between the two.
+            let mut regions = [self.region, from.region()];
+            regions.sort_by_key(|region| std::ptr::from_ref(*region));
+            let _first = regions[0].begin_work()?;
+            let mut second = None;
             if !std::ptr::eq(self.region, from.region()) {
-                from.region().device_for_work()?;
+                second = regions[1].begin_work()?;
                 // The copy runs on this arena's stream, which the other arena must know of.
                 from.region().declare(device.stream(), UNTIL_THE_ROOT_CLOSES)?;
             }
@@ -312,6 +318,7 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
             // SAFETY: both ranges lie in their regions by invariant 2; the exclusive access and the
             // shared one cannot overlap by 3.
             unsafe { device.copy_within(to, from, bytes) }?;
+            drop(second);
         }
         Ok(())
     }
@@ -393,9 +400,10 @@ impl<'v, T: Pod, D: Device> ViewMut<'v, T, D> {
         let bytes = self.shared().len_bytes();
         if bytes > 0 {
             check_aligned(self.address, pattern.bytes())?;
+            let _work = self.region.begin_work()?;
             // SAFETY: by invariant 2 the range lies in the region; by 3 nobody else touches it. The start
             // was checked, and the pattern is one byte or has the size of `T`. Any bytes are a `T: Pod`.
-            unsafe { self.region.device_for_work()?.fill(self.address, bytes, pattern) }?;
+            unsafe { self.region.device().fill(self.address, bytes, pattern) }?;
         }
         Ok(())
     }

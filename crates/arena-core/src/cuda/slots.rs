@@ -125,6 +125,7 @@ impl<T: Pod> InputSlots<T> {
             record_reads(&self.region, slot)?;
         }
         device.wait(&self.stream, &slot.read)?;
+        let _work = self.region.begin_work()?;
         let (to, stream) = (slot.buffer.address(), self.stream.cu_stream());
         slot.transfer.start(&self.stream, |from, bytes| {
             let from = from.cast::<c_void>().cast_const();
@@ -241,6 +242,7 @@ impl<T: Pod> ResultQueue<T> {
         if !std::ptr::eq(result.region(), &raw const *self.region) {
             return Err(ErrorKind::OtherArena.into());
         }
+        let _work = self.region.begin_work()?;
         let by = "a result that was not popped";
         let full = ErrorKind::InUse { what: "every place for a result", by };
         let mut transfer = self.free.pop().ok_or(full)?;

@@ -26,7 +26,7 @@ pub enum Call {
     CopyOut,
     /// [`copy_within`](super::Device::copy_within)
     CopyWithin,
-    /// [`synchronise`](super::Device::synchronise)
+    /// [`synchronise`](super::Device::synchronise) and [`synchronise_all`](super::Device::synchronise_all)
     Synchronise,
     /// [`new_event`](super::Device::new_event)
     NewEvent,
@@ -249,6 +249,11 @@ macro_rules! wrap_device {
             fn synchronise(&self) -> Result<(), crate::error::DeviceError> {
                 self.before(super::Call::Synchronise, 0)?;
                 self.inner.synchronise()
+            }
+
+            fn synchronise_all(&self) -> Result<(), crate::error::DeviceError> {
+                self.before(super::Call::Synchronise, 0)?;
+                self.inner.synchronise_all()
             }
 
             fn stream(&self) -> &D::Stream {

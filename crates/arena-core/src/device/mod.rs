@@ -362,6 +362,17 @@ pub unsafe trait Device: fmt::Debug + Send + Sync + 'static {
     /// The device's refusal, or an error of the work itself.
     fn synchronise(&self) -> Result<(), DeviceError>;
 
+    /// Waits on the host until all work is done that is queued on any stream and may use memory of this device. By
+    /// default it waits for the device's own stream, which is enough where there is no other that the arena does not
+    /// know of.
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronise`](Self::synchronise).
+    fn synchronise_all(&self) -> Result<(), DeviceError> {
+        self.synchronise()
+    }
+
     /// The stream that the arena belongs to, on which this device queues fills and copies.
     fn stream(&self) -> &Self::Stream;
 

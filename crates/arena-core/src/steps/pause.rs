@@ -4,6 +4,8 @@
 //! every byte that is kept is on the device or on the host. Until a resume has written all of it back, the arena stays
 //! paused, and either call can be made again.
 
+use scopeguard::ScopeGuard;
+
 use super::Steps;
 use super::saved::Paused;
 use crate::device::Device;
@@ -22,7 +24,7 @@ impl<D: Device> Steps<D> {
         self.region.fences().is_paused()
     }
 
-    /// Waits for every declared stream, copies what is kept to host memory, and gives all physical memory back; the
+    /// Waits for every stream of the device, copies what is kept to host memory, and gives all physical memory back; the
     /// addresses stay. What the host sees as slices is never paused: there it gives back what
     /// [`trim`](Self::trim) does. Returns the bytes given back.
     ///
@@ -50,32 +52,35 @@ impl<D: Device> Steps<D> {
         self.take_memory()
     }
 
-    fn begin_pause(&mut self, keep: Keep) -> Result<(), Error> {
+    fn begin_pause(&self, keep: Keep) -> Result<(), Error> {
         if self.region.kind() != RegionKind::Virtual {
             return Err(ErrorKind::NotVirtual { call: "pause" }.into());
         }
         self.ready()?;
         self.region.device().refuse_in_capture("pause")?;
-        self.wait_for_declared()?;
-        if self.region.any_lent() {
-            return Err(ErrorKind::InUse {
-                what: "a buffer",
-                by: "the program that it is lent to",
-            }
-            .into());
-        }
         let persistent = self.region.persistent();
         if keep == Keep::Nothing && persistent > 0 {
             return Err(ErrorKind::WouldBeLost { persistent }.into());
         }
+        // From here on no thread gives the device new work on the region's bytes.
+        self.region.fences().set_paused(true);
+        let not_paused = scopeguard::guard((), |()| {
+            self.region.fences().set_paused(false);
+            self.choose_mode();
+        });
+        self.wait_for_declared()?;
+        if self.region.any_lent() {
+            let by = "the program that it is lent to";
+            return Err(ErrorKind::InUse { what: "a buffer", by }.into());
+        }
+        // Nothing that is queued may find its memory gone, on whatever stream.
+        self.region.device().synchronise_all()?;
         let contents = if keep == Keep::Persistent { self.read_kept()? } else { Vec::new() };
-        // Nothing that is queued may find its memory gone, and nothing may fail of it unseen.
-        self.region.device().synchronise()?;
-        *self.paused.get_mut() = Some(Paused { contents, taken: Vec::new() });
+        ScopeGuard::into_inner(not_paused);
+        *self.paused.borrow_mut() = Some(Paused { contents, taken: Vec::new() });
         if keep == Keep::Nothing {
             self.region.end_life();
         }
-        self.region.fences().set_paused(true);
         self.choose_mode();
         Ok(())
     }
@@ -157,6 +162,7 @@ impl<D: Device> Steps<D> {
             // region is paused, so nobody else uses it.
             unsafe { region.device().copy_in(address, contents) }?;
         }
-        Ok(())
+        // Another stream may use a persistent buffer right after, and is not made to wait for the copies.
+        Ok(region.device().synchronise()?)
     }
 }

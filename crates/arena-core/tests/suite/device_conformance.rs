@@ -111,6 +111,7 @@ fn a_wrapper_forwards_what_has_a_default_too() {
         device.end_range(5);
         device.health().unwrap();
         device.refuse_in_capture("test").unwrap();
+        device.synchronise_all().unwrap();
         device.obtain_guarded(1).map(drop).unwrap();
         let memory = device.reserve(1 << 14).unwrap();
         let at = memory.base_address;
@@ -125,6 +126,7 @@ fn a_wrapper_forwards_what_has_a_default_too() {
             "end_range",
             "health",
             "refuse_in_capture",
+            "synchronise_all",
             "obtain_guarded",
             "reserve",
             "commit",

@@ -437,12 +437,12 @@ fn a_limit_counts_all_regions_together_and_forgets_the_released() -> Outcome {
     let device = Limited::new(Host::new(), ByteSize::bytes_exact(100));
     let first = device.obtain(60)?;
     let refused = |bytes| device.obtain(bytes).map(drop).unwrap_err().reason;
-    assert_eq!(refused(41), "41 bytes asked for, 60 held already, the limit is 100");
+    assert_eq!(refused(41), "asked 41 bytes, free 40 of 100; the program itself allows 100 bytes: ask for less, or raise that limit");
     let second = device.obtain(40)?;
     // SAFETY: obtained with these bytes just above, and never used.
     unsafe { device.release(first, 60) }?;
     let third = device.obtain(60)?;
-    assert_eq!(refused(1), "1 bytes asked for, 100 held already, the limit is 100");
+    assert_eq!(refused(1), "asked 1 bytes, free 0 of 100; the program itself allows 100 bytes: ask for less, or raise that limit");
     // SAFETY: as above.
     unsafe { device.release(second, 40) }?;
     // SAFETY: as above.

@@ -195,6 +195,11 @@ unsafe impl<D: Device> Device for Hooked<D> {
         self.inner.synchronise()
     }
 
+    fn synchronise_all(&self) -> Result<(), DeviceError> {
+        before("synchronise_all")?;
+        self.inner.synchronise_all()
+    }
+
     fn stream(&self) -> &D::Stream {
         self.inner.stream()
     }

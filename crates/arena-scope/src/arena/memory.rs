@@ -107,7 +107,7 @@ impl<D: Device> Arena<D> {
     }
 
     /// Gives all physical memory back and keeps the addresses, until [`resume`](Self::resume). It first waits for every
-    /// declared stream, and copies what is kept to host memory. Meanwhile every scope, read, copy and request is refused
+    /// stream of the device, and copies what is kept to host memory. Meanwhile every scope, read, copy and request is refused
     /// ([`ErrorKind::Paused`](crate::ErrorKind::Paused)). The program's own work on an address of the region, such as
     /// a kernel on a persistent buffer, is an error of the device until then.
     ///

@@ -270,6 +270,11 @@ unsafe impl Device for Deferred {
         self.synchronise_stream(&self.stream)
     }
 
+    fn synchronise_all(&self) -> Result<(), DeviceError> {
+        self.outside_capture("synchronise_all")?.run_all();
+        Ok(())
+    }
+
     fn stream(&self) -> &Stream {
         &self.stream
     }

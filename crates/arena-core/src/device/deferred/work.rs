@@ -257,6 +257,13 @@ impl World {
         }
     }
 
+    /// Runs all work there is.
+    pub(super) fn run_all(&mut self) {
+        while let Some(stream) = self.queues.keys().next().copied() {
+            self.run(stream);
+        }
+    }
+
     fn can_run(&self, queue: &VecDeque<Work>) -> bool {
         match queue.front() {
             Some(Work::Wait(ticket)) => !self.unreached.contains(ticket),

@@ -264,6 +264,7 @@ fn streams_are_ordered_by_events<D: Device>(device: &D, stream: &D::Stream) {
     drop(event); // The waits stay in force.
     device.synchronise_stream(stream).unwrap();
     device.synchronise().unwrap();
+    device.synchronise_all().unwrap();
 }
 
 /// Runs the list of a device that captures.

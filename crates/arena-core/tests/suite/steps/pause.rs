@@ -119,8 +119,61 @@ fn a_pause_waits_for_every_declared_stream() -> Result<(), Error> {
         steps.resume()?;
         assert_eq!(buffers[0].view().to_vec()?, [5; 3000], "what was queued before is kept");
         assert_eq!(copied.wait(), Some(vec![5; 3000]));
+        let after = side.read(buffers[1].address(), 3000);
+        assert_eq!(after.wait(), Some(vec![2; 3000]), "the copies are there when it returns");
         assert_eq!(main.fault(), None);
     }
+    Ok(())
+}
+
+// As the stream of input slots, whose copies a step waits for when it takes a batch.
+#[test]
+fn a_pause_waits_for_streams_that_nobody_declared() -> Result<(), Error> {
+    for seed in 0..super::SEEDS {
+        let device = Deferred::new(seed);
+        let (side, main) = (device.new_stream(), device.stream().clone());
+        let (mut steps, buffers) = filled(device, Reset::Keep)?;
+        buffers[0].view().to_vec()?; // What was queued on the arena's stream is done.
+        side.fill(buffers[0].address(), 3000, 5);
+        steps.pause(KEEPS)?;
+        steps.resume()?;
+        assert_eq!((buffers[0].view().to_vec()?, main.fault()), (vec![5; 3000], None));
+    }
+    Ok(())
+}
+
+// Persistent buffers go to other threads, and a write there may come in the middle of a pause.
+#[test]
+fn a_pause_waits_for_calls_of_other_threads() -> Result<(), Error> {
+    let device = Deferred::new(0);
+    let stream = device.stream().clone();
+    let (mut steps, [mut weights, mut kept]) = filled(device, Reset::Keep)?;
+    std::thread::scope(|threads| {
+        let writer = threads.spawn(move || {
+            let mut written = 0;
+            while written < 300 {
+                let outcome = weights
+                    .view_mut()
+                    .write(&[1; 3000])
+                    .and_then(|()| kept.view_mut().copy_from(weights.view()))
+                    .and_then(|()| kept.view().to_vec());
+                match outcome {
+                    Ok(read) => {
+                        assert_eq!(read, [1; 3000]);
+                        written += 1;
+                    }
+                    Err(error) => assert!(is_paused(&error), "{error}"),
+                }
+            }
+        });
+        while !writer.is_finished() {
+            steps.pause(KEEPS)?;
+            steps.resume()?;
+        }
+        writer.join().expect("every read was right");
+        Ok::<(), Error>(())
+    })?;
+    assert_eq!(stream.fault(), None);
     Ok(())
 }
 

@@ -45,6 +45,14 @@ fn ask<D: Device>(steps: &Steps<D>, bytes: u64) -> Result<u64, Error> {
     steps.transient::<u8>(bytes as usize, A256, steps.depth()).map(|x| x.offset_bytes())
 }
 
+/// Out of memory: asked for so many bytes, with so many free.
+#[track_caller]
+fn assert_short(error: &Error, expected: (u64, u64)) {
+    let ErrorKind::Device(refused) = error.kind() else { panic!("{error}") };
+    let DeviceErrorKind::OutOfMemory(Some(shortage)) = refused.kind else { panic!("{error}") };
+    assert_eq!((shortage.asked_bytes, shortage.free_bytes), expected);
+}
+
 #[track_caller]
 fn assert_kind(error: &Error, kind: DeviceErrorKind) {
     assert!(matches!(error.kind(), ErrorKind::Device(refused) if refused.kind == kind), "{error}");
@@ -159,7 +167,7 @@ fn what_would_come_ahead_is_left_out_where_the_device_has_only_the_need() -> Res
     steps.set_mark()?;
     let _kept = steps.persistent::<u8>(900, A256, 0)?;
     assert_eq!(committed(&steps), 5 * KIB);
-    assert_kind(&ask(&steps, 1).unwrap_err(), DeviceErrorKind::Refused);
+    assert_short(&ask(&steps, 1).unwrap_err(), (KIB, 0));
     Ok(())
 }
 
@@ -222,7 +230,7 @@ fn growth_in_a_capture_is_a_typed_error_and_the_capture_goes_on() -> Result<(), 
 #[test]
 fn what_a_scope_needs_is_committed_before_it_begins() -> Result<(), Error> {
     let steps = exact(Limited::new(Deferred::new(0), ByteSize::kib(4)), 64 * KIB, Reset::Keep);
-    assert_kind(&steps.check_needs(1, "step", 5 * KIB).unwrap_err(), DeviceErrorKind::Refused);
+    assert_short(&steps.check_needs(1, "step", 5 * KIB).unwrap_err(), (5 * KIB, 4 * KIB));
     steps.check_needs(1, "step", 3000)?;
     assert_eq!(committed(&steps), 3 * KIB);
     Ok(())
