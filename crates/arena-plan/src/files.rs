@@ -163,6 +163,51 @@ pub fn write(
     written().map_err(FileError::writing(path))
 }
 
+/// Tries whether [`write()`] could write `bytes` bytes to `path`, and changes nothing: so a program that writes at its
+/// end says at its begin that it cannot. A pipe or a device is not opened, as that may wait or do something.
+///
+/// ```
+/// use arena_plan::files;
+///
+/// let folder = tempfile::tempdir()?;
+/// files::check(&folder.path().join("result.json"), 1000)?;
+/// assert_eq!(std::fs::read_dir(folder.path())?.count(), 0);
+/// assert!(files::check(&folder.path().join("missing/result.json"), 1000).is_err());
+/// assert!(files::check(folder.path(), 1000).is_err()); // a directory
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`FileError`] with what the system says: no such directory, no permission, a directory, no space.
+pub fn check(path: &Path, bytes: u64) -> Result<(), FileError> {
+    let check = || match fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        _ => match Target::of(path)? {
+            Target::Stream(_) => Ok(()),
+            Target::File { path, old } => {
+                check_replaceable(&path, old.as_ref())?;
+                let folder = folder_of(&path);
+                remove_leftovers(folder);
+                let unfinished = unfinished_file(folder, 0o600)?;
+                fill(unfinished.as_file(), |to| {
+                    io::copy(&mut io::repeat(0).take(bytes), to).map(drop)
+                })?
+                .sync_all()
+            }
+        },
+    };
+    check().map_err(FileError::writing(path))
+}
+
+/// A file that we may not write to is not to be replaced either.
+fn check_replaceable(path: &Path, old: Option<&Metadata>) -> io::Result<()> {
+    if old.is_some() {
+        OpenOptions::new().write(true).open(path)?;
+    }
+    Ok(())
+}
+
 /// Writes to the standard output, to its last byte.
 ///
 /// # Errors
@@ -264,10 +309,7 @@ fn replace(
     old: Option<&Metadata>,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    if old.is_some() {
-        // A file that we may not write to is not to be replaced either.
-        OpenOptions::new().write(true).open(path)?;
-    }
+    check_replaceable(path, old)?;
     let folder = folder_of(path);
     remove_leftovers(folder);
     // What replaces a private file is private from the start.

@@ -1,19 +1,34 @@
 //! Checkpoints: a safetensors file with the parameters, the optimizer's state, and where the run
 //! stands, so that a resumed run continues as if it had not stopped.
+//!
+//! The file's metadata says what run it is of: the settings that decide its numbers, and the data. It also holds a
+//! checksum of the file, so that one damaged bit is found.
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use arena_plan::files::{self, shortened};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::backend::Backend;
+use crate::data::DataIdentity;
 use crate::error::TrainError;
+use crate::model::Cnn;
 use crate::optimizer::Optimizer;
 use crate::training::{RunConfig, Trainer};
 
-const FORMAT: &str = "watermark-arena mnist 1";
+const FORMAT: &str = "watermark-arena mnist 2";
+
+/// Written before there were checksums, and before the data was named. It is still read.
+const FORMAT_1: &str = "watermark-arena mnist 1";
+
+/// Before the checksum's hexadecimal digits in a file.
+const CHECKSUM: &[u8] = b"\"checksum\":\"";
+
+/// What stands for the checksum while it is computed.
+const NO_CHECKSUM: &str = "00000000";
 
 /// What must be the same for a run to be continued, by name.
 fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
@@ -32,19 +47,33 @@ fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
     ]
 }
 
-/// Writes the run's state to `path`, whole or not at all: see [`files::write`](files::write()).
+/// Writes where a run stands after `step` steps to `path`, whole or not at all: see [`files::write`](files::write()).
 ///
 /// # Errors
 ///
-/// When the device refuses a copy, or the file cannot be written.
-pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainError> {
-    let tensors = trainer.model().parameters().saved()?;
-    let tensors = tensors.into_iter().map(|(name, view)| Ok((name, view.to_vec()?)));
-    let tensors = tensors.collect::<Result<Vec<_>, TrainError>>()?;
+/// [`TrainError::Checkpoint`] when a value is infinite or no number; when the device refuses a copy, or the file cannot
+/// be written. The file is as it was before.
+pub fn save<B: Backend>(
+    model: &Cnn<B>,
+    (config, data): (&RunConfig, &DataIdentity),
+    step: u64,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let mut tensors = Vec::new();
+    for (name, view) in model.parameters().saved()? {
+        let values = view.to_vec()?;
+        check_finite(&name, &values).map_err(failed(path))?;
+        tensors.push((name, values));
+    }
     let mut metadata: HashMap<String, String> =
-        identity(trainer.config()).map(|(name, value)| (name.to_owned(), value)).into();
-    metadata.insert("format".to_owned(), FORMAT.to_owned());
-    metadata.insert("step".to_owned(), trainer.step().to_string());
+        identity(config).map(|(name, value)| (name.to_owned(), value)).into();
+    let more = [
+        ("format", FORMAT.to_owned()),
+        ("checksum", NO_CHECKSUM.to_owned()),
+        ("data", data.text.clone()),
+        ("step", step.to_string()),
+    ];
+    metadata.extend(more.map(|(name, value)| (name.to_owned(), value)));
 
     files::write(path, |to| {
         let views = tensors
@@ -55,25 +84,64 @@ pub fn save<B: Backend>(trainer: &Trainer<B>, path: &Path) -> Result<(), TrainEr
             })
             .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
             .map_err(io::Error::other)?;
-        let file = safetensors::serialize(views, Some(metadata)).map_err(io::Error::other)?;
+        let mut file = safetensors::serialize(views, Some(metadata)).map_err(io::Error::other)?;
+        if let Some(place) = checksum_place(&file) {
+            let checksum = checksum(&file, place.clone());
+            file[place].copy_from_slice(checksum.as_bytes());
+        }
         to.write_all(&file)
     })?;
     Ok(())
 }
 
-/// Sets a fresh run to where the checkpoint's run stood.
-///
-/// # Errors
-///
-/// [`TrainError::File`] when the file cannot be read, and [`TrainError::Checkpoint`] when it is not a checkpoint, or
-/// is of a run with another seed, batch, number of epochs, optimizer or rate; the trainer is unchanged then. Or the
-/// device's refusal of a copy.
-pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), TrainError> {
-    let failed = |reason: String| {
+/// Where the digits of a file's checksum lie, in its header.
+fn checksum_place(file: &[u8]) -> Option<Range<usize>> {
+    let (len, behind) = file.split_first_chunk::<8>()?;
+    let header = behind.get(..usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+    let at = header.windows(CHECKSUM.len()).position(|bytes| bytes == CHECKSUM)?;
+    let start = len.len() + at + CHECKSUM.len();
+    let place = start..start + NO_CHECKSUM.len();
+    file.get(place.clone()).map(|_| place)
+}
+
+/// The checksum of a file, as if it had none yet.
+fn checksum(file: &[u8], place: Range<usize>) -> String {
+    let mut hasher = crc32fast::Hasher::new();
+    for part in [&file[..place.start], NO_CHECKSUM.as_bytes(), &file[place.end..]] {
+        hasher.update(part);
+    }
+    format!("{:08x}", hasher.finalize())
+}
+
+fn check_finite(name: &str, values: &[f32]) -> Result<(), String> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(at) => Err(format!("{name} is {} at index {at}", values[at])),
+        None => Ok(()),
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(String) -> TrainError {
+    move |reason| {
         // It may quote the file.
         let reason = shortened(&reason).into_owned();
         TrainError::Checkpoint { path: path.to_owned(), reason }
-    };
+    }
+}
+
+/// Sets a fresh run over `data` to where the checkpoint's run stood.
+///
+/// # Errors
+///
+/// [`TrainError::File`] when the file cannot be read, and [`TrainError::Checkpoint`] when it is not a checkpoint, is
+/// damaged, holds a value that is infinite or no number, is of a run over other data or with another seed, batch,
+/// number of epochs, optimizer or rate, or stands behind this run's end; the trainer is unchanged then. Or the
+/// device's refusal of a copy.
+pub fn resume<B: Backend>(
+    trainer: &mut Trainer<B>,
+    data: &DataIdentity,
+    path: &Path,
+) -> Result<(), TrainError> {
+    let failed = failed(path);
     let bytes = files::read(path)?;
     let (_, header) =
         SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.to_string()))?;
@@ -82,10 +150,21 @@ pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), T
     let entry = |name: &str| {
         metadata.get(name).ok_or_else(|| failed(format!("it does not say its {name}")))
     };
-    if entry("format")? != FORMAT {
-        return Err(failed(format!("its format is `{}`, not `{FORMAT}`", entry("format")?)));
+    let config = trainer.config();
+    let mut settings = identity(config).to_vec();
+    match entry("format")?.as_str() {
+        FORMAT => {
+            let place = checksum_place(&bytes);
+            let found = place.map(|place| checksum(&bytes, place));
+            if found.as_ref() != Some(entry("checksum")?) {
+                return Err(failed("it is damaged: its checksum is another one".to_owned()));
+            }
+            settings.push(("data", data.text.clone()));
+        }
+        FORMAT_1 => {}
+        other => return Err(failed(format!("its format is `{other}`, not `{FORMAT}`"))),
     }
-    for (name, ours) in identity(trainer.config()) {
+    for (name, ours) in settings {
         let theirs = entry(name)?;
         if *theirs != ours {
             let reason = format!("its run has {name} {theirs}, this one {ours}");
@@ -93,6 +172,10 @@ pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), T
         }
     }
     let step = entry("step")?.parse().map_err(|_| failed("its step is no number".to_owned()))?;
+    let last = config.last_step(data.train_images);
+    if step > last {
+        return Err(failed(format!("it stands after step {step}, and this run ends at {last}")));
+    }
 
     // Everything is read and checked before the first value is written.
     let read = |name: &str, len: usize| {
@@ -102,7 +185,9 @@ pub fn resume<B: Backend>(trainer: &mut Trainer<B>, path: &Path) -> Result<(), T
             return Err(failed(format!("{name} is {dtype:?} {shape:?}, not F32 [{len}]")));
         }
         // The file's bytes may lie at any address.
-        Ok(bytemuck::allocation::pod_collect_to_vec::<u8, f32>(tensor.data()))
+        let values = bytemuck::allocation::pod_collect_to_vec::<u8, f32>(tensor.data());
+        check_finite(name, &values).map_err(&failed)?;
+        Ok(values)
     };
     let (model, steps_done) = trainer.restore_point();
     let mut loaded = Vec::new();

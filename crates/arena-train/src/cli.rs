@@ -1,7 +1,8 @@
 //! The command line.
 
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use arena_scope::{ByteSize, Placement, Reset};
 use clap::{Parser, ValueEnum};
@@ -12,13 +13,13 @@ use crate::training::{AheadConfig, Per, RunConfig};
 
 /// Trains a CNN on MNIST inside scopes of one arena, and reports whether memory stayed flat.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "arena-train", version)]
+#[command(name = "arena-train", version, max_term_width = 80, after_help = STATUS)]
 pub struct Arguments {
     /// Passes over the training images
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = epochs)]
     pub epochs: u64,
     /// Images in a step
-    #[arg(long, default_value = "64")]
+    #[arg(long, default_value = "64", value_parser = batch)]
     pub batch: NonZeroUsize,
     /// The device: `host`; `cuda:N`, the CUDA device with number N, from 0 (`cuda` is `cuda:0`); or `probe`, which
     /// computes nothing and prints the smallest capacity that the run needs on the host
@@ -53,7 +54,7 @@ pub struct Arguments {
     #[arg(long, default_value = "data/mnist")]
     pub data: PathBuf,
     /// Stop after this many steps
-    #[arg(long)]
+    #[arg(long, value_parser = steps)]
     pub steps: Option<u64>,
     /// Bytes of the region, also as KiB, MiB or GiB [default: exactly what the run needs]
     #[arg(long)]
@@ -70,7 +71,7 @@ pub struct Arguments {
     #[arg(long)]
     pub ranges: bool,
     /// Number of threads [default: one for each processor]
-    #[arg(long)]
+    #[arg(long, value_parser = threads)]
     pub threads: Option<NonZeroUsize>,
     /// Exit with status 1 if the test accuracy is below this fraction, such as 0.988
     #[arg(long, value_parser = share)]
@@ -78,12 +79,34 @@ pub struct Arguments {
     /// Write the summary to this file, as JSON
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Write the state of the run to this file at the end, also after Ctrl-C
+    /// Write the state of the run to this file at the end, also after a signal
     #[arg(long)]
     pub checkpoint: Option<PathBuf>,
-    /// Continue from a checkpoint of a run with the same settings
+    /// Write it while the run goes on, too: after so many steps, as `500`, or
+    /// minutes, as `10m`
+    #[arg(long, value_name = "N", value_parser = every, requires = "checkpoint")]
+    pub checkpoint_every: Option<Every>,
+    /// Continue from a checkpoint of a run with the same settings and data
     #[arg(long)]
     pub resume: Option<PathBuf>,
+}
+
+/// What `--help` says at its end.
+const STATUS: &str = "\
+A first SIGINT (Ctrl-C), SIGTERM or SIGHUP stops the run after its step, with the
+checkpoint and the summary so far; a second one ends it at once.
+
+Exit status: 0 when the run did what was asked; 1 when it failed, missed
+--expect-accuracy, or could not write a file; 2 for arguments that make no sense,
+or a device that is not there; 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP.";
+
+/// `--checkpoint-every`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Every {
+    /// When the number of steps done is a multiple of this
+    Steps(NonZeroU64),
+    /// After so much time
+    Time(Duration),
 }
 
 /// `--device`
@@ -252,6 +275,52 @@ pub struct Misplaced {
     pub option: &'static str,
     /// The options that it needs.
     pub place: &'static str,
+}
+
+/// The most epochs, and the most images in a step: more would be a slip.
+const MOST: u64 = 1_000_000;
+
+/// A run of the most epochs has fewer.
+const MOST_STEPS: u64 = 1_000_000_000_000;
+
+/// Far more than any machine's processors.
+const MOST_THREADS: u64 = 1024;
+
+fn count(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    match text.parse() {
+        Ok(count) if (least..=most).contains(&count) => Ok(count),
+        _ => Err(format!("must be a whole number from {least} to {most}")),
+    }
+}
+
+fn positive(text: &str, most: u64) -> Result<NonZeroUsize, String> {
+    let found = usize::try_from(count(text, 1, most)?).ok();
+    found.and_then(NonZeroUsize::new).ok_or_else(|| "is too large here".to_owned())
+}
+
+fn epochs(text: &str) -> Result<u64, String> {
+    count(text, 0, MOST)
+}
+
+fn batch(text: &str) -> Result<NonZeroUsize, String> {
+    positive(text, MOST)
+}
+
+fn steps(text: &str) -> Result<u64, String> {
+    count(text, 0, MOST_STEPS)
+}
+
+fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    positive(text, MOST_THREADS)
+}
+
+fn every(text: &str) -> Result<Every, String> {
+    let found = match text.strip_suffix('m') {
+        Some(minutes) => count(minutes, 1, MOST).map(|n| Every::Time(Duration::from_secs(60 * n))),
+        None => count(text, 1, MOST_STEPS)
+            .map(|n| Every::Steps(NonZeroU64::new(n).unwrap_or(NonZeroU64::MIN))),
+    };
+    found.map_err(|_| "must be a number of steps, as 500, or of minutes, as 10m".to_owned())
 }
 
 fn positive_rate(text: &str) -> Result<f32, String> {

@@ -46,6 +46,20 @@ pub enum TrainError {
         /// What would help.
         hint: &'static str,
     },
+    /// The device has less memory than the run will ask for; nothing was computed.
+    #[error(
+        "this run needs {needed_bytes} bytes ({}), and the device has {} free{hint}",
+        ByteSize::bytes_exact(*needed_bytes),
+        ByteSize::bytes_exact(*free_bytes)
+    )]
+    MemoryTooSmall {
+        /// What is free.
+        free_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
+        /// What would help.
+        hint: &'static str,
+    },
     /// The device does not let the host run ahead of it.
     #[error("{what} needs a CUDA device")]
     OnlyOnCuda {

@@ -19,5 +19,7 @@ pub mod optimizer;
 pub mod parameters;
 pub mod planning;
 pub mod progress;
+pub mod saving;
+pub mod signals;
 pub mod summary;
 pub mod training;

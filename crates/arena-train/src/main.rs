@@ -1,11 +1,11 @@
 //! The program: see `arena-train --help`.
 //!
 //! Exit status: 0 when the run did what was asked; 1 when it failed, missed `--expect-accuracy`, or could not write a
-//! file or its summary; 2 for arguments that make no sense, or a device that is not there.
+//! file; 2 for arguments that make no sense, or a device that is not there; 128 and the signal's number when a signal
+//! stopped it. That nobody reads what a run prints changes nothing.
 
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use arena_plan::files::{self, FileError, tell};
@@ -17,10 +17,13 @@ use arena_train::cli::{Arguments, DeviceName};
 use arena_train::data::Mnist;
 use arena_train::heap::CountingAllocator;
 use arena_train::progress::Progress;
-use arena_train::summary::{Step, Summary};
+use arena_train::saving::Saver;
+use arena_train::signals::StopSignal;
+use arena_train::summary::{Needs, Step, Summary};
 use arena_train::training::{Per, TRAIN, Trainer};
 use arena_train::{checkpoint, heap, planning};
 use clap::Parser;
+use serde::Serialize;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -42,17 +45,14 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Err(reason) = arguments.check() {
         return Ok(not_here(&reason));
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    ctrlc::set_handler(move || told.store(true, Ordering::Relaxed))
-        .context("cannot listen for Ctrl-C")?;
+    let stop = StopSignal::listen().context("cannot listen for signals")?;
     match arguments.device {
         DeviceName::Host | DeviceName::Probe => on_the_host(arguments, &stop),
         DeviceName::Cuda(ordinal) => on_cuda(ordinal, arguments, &stop),
     }
 }
 
-fn on_the_host(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
+fn on_the_host(arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
     let data = Mnist::load(&arguments.data)?;
     let threads = arguments.threads();
     // The whole loop runs inside the pool: a join from outside it allocates.
@@ -61,7 +61,7 @@ fn on_the_host(arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
 }
 
 #[cfg(feature = "_cuda")]
-fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode> {
+fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
     // Before the data is read: what cannot run is told at once.
     let device = Cuda::new(ordinal);
     let device = if arguments.ranges { device.and_then(Cuda::with_ranges) } else { device };
@@ -78,7 +78,7 @@ fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &AtomicBool) -> Result<E
 }
 
 #[cfg(not(feature = "_cuda"))]
-fn on_cuda(ordinal: usize, _arguments: &Arguments, _stop: &AtomicBool) -> Result<ExitCode> {
+fn on_cuda(ordinal: usize, _arguments: &Arguments, _stop: &StopSignal) -> Result<ExitCode> {
     // The device of a program without the feature is never there.
     Cuda::new(ordinal).map_or_else(|reason| Ok(not_here(&reason)), |_| Ok(ExitCode::SUCCESS))
 }
@@ -94,7 +94,7 @@ fn train<B: Backend>(
     data: &Mnist,
     device: B::Device,
     backend: B,
-    stop: &AtomicBool,
+    stop: &StopSignal,
 ) -> Result<ExitCode> {
     let config = arguments.config();
     let mut run = planning::probe(&device, &backend, &config, data)?;
@@ -109,14 +109,22 @@ fn train<B: Backend>(
     }
     let planned = arguments.planned();
     let needs = if planned { run.clone() } else { run.clone().without_plans() };
-    let (needed, persistent) = (needs.capacity(), needs.persistent());
+    let needed = needs.capacity();
+    let largest = planning::largest(&run, TRAIN);
+    let (key, step) =
+        (largest.map_or(TRAIN, |kind| kind.key), largest.and_then(|kind| kind.step.as_ref().ok()));
     if arguments.device == DeviceName::Probe {
-        files::print(&format!(
-            "smallest capacity  {} bytes ({needed})\npersistent         {} bytes ({persistent})\n",
-            needed.bytes(),
-            persistent.bytes()
-        ))?;
+        let (capacity_bytes, persistent_bytes) = (needed.bytes(), needs.persistent().bytes());
+        let needs = Needs { capacity_bytes, persistent_bytes, step: Step::new(step, None, &[]) };
+        write_json(arguments, &needs)?;
+        files::print(&needs.to_string())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    // What could not be written at the end is told before the first step.
+    let outputs =
+        [(&arguments.json, JSON_BYTES), (&arguments.checkpoint, needs.persistent().bytes())];
+    for (path, bytes) in outputs {
+        path.as_ref().map_or(Ok(()), |path| files::check(path, bytes))?;
     }
     if config.per == Per::Epoch {
         tell(format_args!("one scope per epoch needs {} bytes ({needed})", needed.bytes()));
@@ -124,6 +132,7 @@ fn train<B: Backend>(
     if config.reset == Reset::Poison {
         tell(format_args!("poison is active: released memory is filled with NaN"));
     }
+    planning::check_memory(&device, needed, &config)?;
     let capacity = planning::choose_capacity(&needs, arguments.capacity, &config)?;
     let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
     let mut arena = builder.placement(arguments.placement()).build()?;
@@ -133,45 +142,69 @@ fn train<B: Backend>(
     }
     let mut trainer = Trainer::on(arena, backend, config)?;
     trainer.set_needs(needs);
-    if let Some(path) = &arguments.resume {
-        checkpoint::resume(&mut trainer, path)?;
+    let saved = (&arguments.checkpoint, &arguments.resume);
+    let identity = if saved == (&None, &None) { None } else { Some(data.identity()) };
+    if let (Some(path), Some(identity)) = (&arguments.resume, &identity) {
+        checkpoint::resume(&mut trainer, identity, path)?;
     }
+    let mut saver = arguments.checkpoint.clone().zip(identity).map(|(path, identity)| {
+        Saver::new(path, arguments.checkpoint_every, trainer.config().clone(), identity)
+    });
 
     let mut progress = Progress::new();
-    let trained = trainer.train(&data.train, stop, |report| progress.step(report))?;
+    let trained = trainer.train_saving(
+        &data.train,
+        stop.requested(),
+        |report| progress.step(report),
+        |model, step| {
+            if let Some(saver) = &mut saver {
+                saver.after_step(model, step);
+            }
+        },
+    )?;
     progress.finish();
     if let Some(refusal) = &trained.graph_refusal {
         tell(format_args!("arena-train: {refusal}; the steps ran without a graph from there on"));
     }
     // A file that cannot be written does not keep the run's figures back: it is told at the end.
-    let checkpoint =
-        arguments.checkpoint.as_ref().map_or(Ok(()), |to| checkpoint::save(&trainer, to));
-    let evaluation = trainer.evaluate(&data.test)?;
+    let checkpoint = saver.map_or(Ok(()), |mut saver| saver.save(trainer.model(), trainer.step()));
+    let evaluation = trainer.evaluate_until(&data.test, stop.requested())?;
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
-    let train = planning::largest(&run, TRAIN);
-    let key = train.map_or(TRAIN, |kind| kind.key);
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
-    let step = train.and_then(|kind| kind.step.as_ref().ok());
     let step = Step::new(step, deviations, &sites);
-    let summary = Summary::new(&trained, evaluation, trainer.arena().stats(), observed, step);
-    let json = arguments.json.as_ref().map_or(Ok(()), |to| {
-        files::write(to, |to| {
-            serde_json::to_writer_pretty(&mut *to, &summary)?;
-            writeln!(to)
-        })
-    });
-    // After the files: the reader of the output may be gone.
-    let printed = files::print(&summary.to_string());
+    let summary = Summary::new(&trained, evaluation, arena.stats(), observed, step);
+    let json = write_json(arguments, &summary);
+    // After the files, which matter more.
+    if let Err(error) = files::print(&summary.to_string())
+        && !error.is_closed_output()
+    {
+        tell(format_args!("arena-train: {error}"));
+    }
     checkpoint?;
     json?;
-    printed?;
-    match arguments.expect_accuracy {
-        Some(expected) if summary.accuracy < expected => {
-            let accuracy = summary.accuracy;
+    if summary.interrupted {
+        return Ok(ExitCode::from(stop.status()));
+    }
+    match (arguments.expect_accuracy, summary.accuracy) {
+        (Some(expected), Some(accuracy)) if accuracy < expected => {
             tell(format_args!("arena-train: accuracy {accuracy} is below {expected}"));
             Ok(ExitCode::FAILURE)
         }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// More than any summary has.
+const JSON_BYTES: u64 = 1 << 16;
+
+/// Writes the file of `--json`, if one is named.
+fn write_json(arguments: &Arguments, what: &impl Serialize) -> Result<(), FileError> {
+    let write = |path: &Path| {
+        files::write(path, |to| {
+            serde_json::to_writer_pretty(&mut *to, what)?;
+            writeln!(to)
+        })
+    };
+    arguments.json.as_deref().map_or(Ok(()), write)
 }

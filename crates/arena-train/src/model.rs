@@ -4,6 +4,7 @@ use arena_scope::{Arena, Scope};
 
 use crate::backend::host::{Activation, ConvShape};
 use crate::backend::{Backend, Buffer, In};
+use crate::data::IMAGE_SIDE;
 use crate::error::TrainError;
 use crate::init::LOGITS_SCALE;
 use crate::layers::{Conv, Linear, Loss, Pooled, loss, loss_and_gradient};
@@ -12,9 +13,6 @@ use crate::parameters::{NewParameters, Parameters};
 
 /// Digits.
 pub const CLASSES: usize = 10;
-
-/// Rows, and columns, of an image.
-pub const IMAGE_SIDE: usize = 28;
 
 /// Pixels of an image.
 pub const IMAGE_LEN: usize = IMAGE_SIDE * IMAGE_SIDE;

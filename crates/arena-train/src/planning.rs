@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use arena_plan::{Options, PlannedKind, PlannedRun};
-use arena_scope::{Arena, ByteSize, Probe, StepKey};
+use arena_scope::{Arena, ByteSize, Device, Probe, StepKey};
 
 use crate::backend::{Backend, ProbeBackend};
 use crate::data::Mnist;
@@ -53,11 +53,35 @@ pub fn choose_capacity(
     let (capacity_bytes, needed_bytes) =
         (wanted.unwrap_or(run.capacity()).bytes(), run.capacity().bytes());
     if capacity_bytes < needed_bytes {
-        let hint = match config.per {
-            Per::Minibatch => "; or take a smaller batch",
-            Per::Epoch => "; or take a scope per minibatch, or fewer steps",
-        };
+        let hint = hint(config);
         return Err(TrainError::CapacityTooSmall { capacity_bytes, needed_bytes, hint });
     }
     Ok(ByteSize::bytes_exact(capacity_bytes))
+}
+
+/// Refuses a run that needs more memory than the device has. A host would promise it, and slow down or end the program
+/// when it is used.
+///
+/// # Errors
+///
+/// [`TrainError::MemoryTooSmall`]. A device that does not tell its memory refuses nothing.
+pub fn check_memory<D: Device>(
+    device: &D,
+    needed: ByteSize,
+    config: &RunConfig,
+) -> Result<(), TrainError> {
+    match device.memory() {
+        Ok(memory) if memory.free_bytes < needed.bytes() => {
+            let (free_bytes, needed_bytes) = (memory.free_bytes, needed.bytes());
+            Err(TrainError::MemoryTooSmall { free_bytes, needed_bytes, hint: hint(config) })
+        }
+        _ => Ok(()),
+    }
+}
+
+const fn hint(config: &RunConfig) -> &'static str {
+    match config.per {
+        Per::Minibatch => "; or take a smaller batch",
+        Per::Epoch => "; or take a scope per minibatch, or fewer steps",
+    }
 }

@@ -55,8 +55,10 @@ impl Step {
 /// The summary of a run. All sizes are bytes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// Share of the test images that was recognised.
-    pub accuracy: f64,
+    /// Share of the test images that was recognised; null when the run was stopped before all were looked at.
+    pub accuracy: Option<f64>,
+    /// Whether a signal stopped the run before its end.
+    pub interrupted: bool,
     /// Mean loss of the last step's images; null when no step was done.
     pub final_loss: Option<f32>,
     /// Images trained per second.
@@ -91,9 +93,30 @@ pub struct Summary {
     #[serde(skip)]
     observed: SteadyState,
     #[serde(skip)]
-    evaluation: Evaluation,
-    #[serde(skip)]
-    interrupted: bool,
+    evaluation: Option<Evaluation>,
+}
+
+/// What a run would need, of `--device probe`. All sizes are bytes.
+#[derive(Debug, Clone, Serialize)]
+pub struct Needs {
+    /// The smallest capacity that serves.
+    pub capacity_bytes: u64,
+    /// Of these, the persistent part.
+    pub persistent_bytes: u64,
+    /// What a training step's buffers need.
+    #[serde(flatten)]
+    pub step: Step,
+}
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, bytes) in
+            [("smallest capacity", self.capacity_bytes), ("persistent", self.persistent_bytes)]
+        {
+            writeln!(f, "{what:<18} {bytes} bytes ({})", ByteSize::bytes_exact(bytes))?;
+        }
+        Ok(())
+    }
 }
 
 impl Summary {
@@ -102,7 +125,7 @@ impl Summary {
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 images")]
     pub fn new(
         trained: &Trained,
-        evaluation: Evaluation,
+        evaluation: Option<Evaluation>,
         stats: Stats,
         observed: SteadyState,
         step: Step,
@@ -110,7 +133,8 @@ impl Summary {
         let seconds = trained.elapsed.as_secs_f64();
         let images = trained.images as f64;
         Self {
-            accuracy: evaluation.accuracy(),
+            accuracy: evaluation.map(|evaluation| evaluation.accuracy()),
+            interrupted: trained.interrupted || evaluation.is_none(),
             final_loss: trained.final_loss,
             images_per_second: if seconds > 0.0 { images / seconds } else { 0.0 },
             steps: trained.steps,
@@ -128,7 +152,6 @@ impl Summary {
             step,
             observed,
             evaluation,
-            interrupted: trained.interrupted,
         }
     }
 }
@@ -142,9 +165,14 @@ impl fmt::Display for Summary {
         if self.interrupted {
             line(f, "stopped", format_args!("on request, after step {}", self.steps))?;
         }
-        let Evaluation { hits, images } = self.evaluation;
-        let percent = 100.0 * self.accuracy;
-        line(f, "test accuracy", format_args!("{percent:.2} % ({hits} of {images})"))?;
+        match self.evaluation {
+            Some(evaluation) => {
+                let (Evaluation { hits, images }, percent) =
+                    (evaluation, 100.0 * evaluation.accuracy());
+                line(f, "test accuracy", format_args!("{percent:.2} % ({hits} of {images})"))?;
+            }
+            None => line(f, "test accuracy", format_args!("not known: it was stopped before"))?,
+        }
         if let Some(loss) = self.final_loss {
             line(f, "final loss", format_args!("{loss:.6}"))?;
         }

@@ -69,12 +69,25 @@ impl RunConfig {
         images.div_ceil(self.batch) as u64
     }
 
+    /// Steps of the whole run over `images` images, if it does not stop early.
+    #[must_use]
+    pub const fn steps_in_all(&self, images: usize) -> u64 {
+        self.epochs.saturating_mul(self.steps_per_epoch(images))
+    }
+
+    /// Steps after which the run ends.
+    #[must_use]
+    pub fn last_step(&self, images: usize) -> u64 {
+        let all = self.steps_in_all(images);
+        self.steps.map_or(all, |steps| steps.min(all))
+    }
+
     /// The learning rate's factor at a step, counted from 0: it falls in a line from 1 to 0 over
     /// all epochs, whether or not the run stops early.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than f32 holds")]
     pub fn rate_factor(&self, step: u64, images: usize) -> f32 {
-        let total = self.epochs * self.steps_per_epoch(images);
+        let total = self.steps_in_all(images);
         1.0 - step as f32 / total as f32
     }
 }
@@ -245,11 +258,27 @@ impl<B: Backend> Trainer<B> {
         &mut self,
         data: &Dataset,
         stop: &AtomicBool,
+        report: impl FnMut(&StepReport),
+    ) -> Result<Trained, TrainError> {
+        self.train_saving(data, stop, report, |_, _| ())
+    }
+
+    /// [`train`](Self::train), with a look at the network after each step: `save` gets it and the number of steps
+    /// done, and may read what a checkpoint keeps.
+    ///
+    /// # Errors
+    ///
+    /// As for [`train`](Self::train).
+    pub fn train_saving(
+        &mut self,
+        data: &Dataset,
+        stop: &AtomicBool,
         mut report: impl FnMut(&StepReport),
+        mut save: impl FnMut(&Cnn<B>, u64),
     ) -> Result<Trained, TrainError> {
         let steps_per_epoch = self.config.steps_per_epoch(data.len());
-        let steps_in_all = self.config.epochs * steps_per_epoch;
-        let last_step = self.config.steps.map_or(steps_in_all, |steps| steps.min(steps_in_all));
+        let (steps_in_all, last_step) =
+            (self.config.steps_in_all(data.len()), self.config.last_step(data.len()));
         let mut order = vec![0; data.len()];
         let mut done = Trained {
             steps: self.step,
@@ -260,7 +289,7 @@ impl<B: Backend> Trainer<B> {
             library_allocations_per_step: 0,
             replays: 0,
             graph_refusal: None,
-            interrupted: false,
+            interrupted: self.step < last_step && stop.load(Ordering::Relaxed),
         };
         if let Some(ahead) = &mut self.ahead {
             ahead.restart(self.step)?;
@@ -284,13 +313,13 @@ impl<B: Backend> Trainer<B> {
                 let (images, elapsed) = (done.images, done.elapsed);
                 let epoch = epoch + 1;
                 report(&StepReport { epoch, step, steps_in_all, loss, images, elapsed, stats });
-                done.interrupted = stop.load(Ordering::Relaxed);
+                done.interrupted = step < last_step && stop.load(Ordering::Relaxed);
                 step >= last_step || done.interrupted || failed.is_some()
             };
             match self.config.per {
                 Per::Minibatch if self.ahead.is_some() => {
                     let end = (last_step, stop);
-                    self.epoch_ahead(data, batches, end, &mut seen, after_step)?;
+                    self.epoch_ahead(data, batches, end, &mut seen, after_step, &mut save)?;
                 }
                 Per::Minibatch => {
                     for indices in batches {
@@ -305,13 +334,14 @@ impl<B: Backend> Trainer<B> {
                         let is_over =
                             loss.is_some_and(|loss| after_step(self.step, loss, images, stats));
                         closed?;
+                        save(&self.model, self.step);
                         if is_over {
                             break;
                         }
                     }
                 }
                 Per::Epoch => {
-                    self.epoch(data, batches, after_step)?;
+                    self.epoch(data, batches, after_step, &mut save)?;
                     let stats = self.arena.stats();
                     done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                 }
@@ -352,12 +382,15 @@ impl<B: Backend> Trainer<B> {
         data: &Dataset,
         batches: Skip<Chunks<'_, u32>>,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
+        save: &mut impl FnMut(&Cnn<B>, u64),
     ) -> Result<(), TrainError> {
         let Self { config, arena, model, run, step, .. } = self;
         arena.scope_with(options(run.as_ref(), EPOCH), |scope| {
             for indices in batches {
                 let loss = train_step(scope, model, config, data, indices, step)?;
-                if after_step(*step, loss, indices.len(), scope.stats()) {
+                let is_over = after_step(*step, loss, indices.len(), scope.stats());
+                save(model, *step);
+                if is_over {
                     break;
                 }
             }
@@ -371,10 +404,27 @@ impl<B: Backend> Trainer<B> {
     ///
     /// When the arena has no room, or the device refuses.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
+        let whole = self.evaluate_until(data, &AtomicBool::new(false))?;
+        Ok(whole.unwrap_or(Evaluation { hits: 0, images: 0 }))
+    }
+
+    /// [`evaluate`](Self::evaluate), or `None` if `stop` is set before all images were looked at.
+    ///
+    /// # Errors
+    ///
+    /// As for [`evaluate`](Self::evaluate).
+    pub fn evaluate_until(
+        &mut self,
+        data: &Dataset,
+        stop: &AtomicBool,
+    ) -> Result<Option<Evaluation>, TrainError> {
         let Self { config, arena, model, run, .. } = self;
         let all: Vec<u32> = (0..).take(data.len()).collect();
         let mut hits = 0;
         for indices in all.chunks(config.batch) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             let options = options(run.as_ref(), EVALUATE.variant(indices.len() as u64));
             hits += arena.scope_with(options, |scope| {
                 let (images, labels) = load(scope, model, data, indices)?;
@@ -382,7 +432,7 @@ impl<B: Backend> Trainer<B> {
                 Ok::<_, TrainError>(u64::from(scope.read_one(loss.hits.view())?))
             })?;
         }
-        Ok(Evaluation { hits, images: data.len() as u64 })
+        Ok(Some(Evaluation { hits, images: data.len() as u64 }))
     }
 }
 

@@ -27,7 +27,8 @@ const CLASSES: u8 = 10;
 #[non_exhaustive]
 pub enum IdxError {
     /// No file of this name, neither plain nor with `.gz`.
-    #[error("neither {name} nor {name}.gz is in {}", directory.display())]
+    #[error("neither {name} nor {name}.gz is in {}: --data names the directory with the data",
+        absolute(directory).display())]
     Missing {
         /// Where it was looked for.
         directory: PathBuf,
@@ -105,6 +106,12 @@ pub enum IdxError {
         /// What is wrong with that.
         reason: &'static str,
     },
+    /// No image, where some are needed.
+    #[error("{} holds no image", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// A label that is no digit.
     #[error("{} holds label {label} at index {index}; labels go from 0 to 9", path.display())]
     BadLabel {
@@ -131,6 +138,11 @@ pub enum IdxError {
         /// Labels found.
         labels: usize,
     },
+}
+
+/// Where a relative path leads, as long as the program knows where it runs.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn magic_hint(found: u32) -> &'static str {

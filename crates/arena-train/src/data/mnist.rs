@@ -46,7 +46,34 @@ pub struct Mnist {
     pub test: Dataset,
 }
 
+/// What tells data from other data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataIdentity {
+    /// Counts, sizes, and a checksum of all bytes.
+    pub text: String,
+    /// Images to train on.
+    pub train_images: usize,
+}
+
+/// Rows, and columns, of an image.
+pub const IMAGE_SIDE: usize = 28;
+
 impl Mnist {
+    /// What tells this data from other data. All bytes are read for it.
+    #[must_use]
+    pub fn identity(&self) -> DataIdentity {
+        let identity = |what: &str, set: &Dataset| {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(&set.images);
+            hasher.update(&set.labels);
+            let (len, rows, cols) = (set.len(), set.rows, set.cols);
+            format!("{len} {what} images of {rows} x {cols} ({:08x})", hasher.finalize())
+        };
+        let text =
+            format!("{}, {}", identity("training", &self.train), identity("test", &self.test));
+        DataIdentity { text, train_images: self.train.len() }
+    }
+
     /// Loads the four files from a directory under their usual names, each with or without `.gz`.
     ///
     /// # Errors
@@ -54,18 +81,19 @@ impl Mnist {
     /// [`IdxError`], which names the file: see [`load_dataset`].
     pub fn load(directory: &Path) -> Result<Self, IdxError> {
         let file = |name: &str| find(directory, name);
-        let train =
-            load_dataset(&file("train-images-idx3-ubyte")?, &file("train-labels-idx1-ubyte")?)?;
-        let test_images = file("t10k-images-idx3-ubyte")?;
-        let test = load_dataset(&test_images, &file("t10k-labels-idx1-ubyte")?)?;
-        if (train.rows, train.cols) != (test.rows, test.cols) {
-            return Err(IdxError::ImageSize {
-                path: test_images,
-                rows: test.rows,
-                cols: test.cols,
-                reason: "the training images have another size",
-            });
-        }
+        let set = |name: &str| {
+            let images = file(&format!("{name}-images-idx3-ubyte"))?;
+            let set = load_dataset(&images, &file(&format!("{name}-labels-idx1-ubyte"))?)?;
+            if set.is_empty() {
+                return Err(IdxError::Empty { path: images });
+            }
+            if (set.rows, set.cols) != (IMAGE_SIDE, IMAGE_SIDE) {
+                let (path, rows, cols) = (images, set.rows, set.cols);
+                return Err(IdxError::ImageSize { path, rows, cols, reason: "28 x 28 are wanted" });
+            }
+            Ok(set)
+        };
+        let (train, test) = (set("train")?, set("t10k")?);
         Ok(Self { train, test })
     }
 }

@@ -6,4 +6,4 @@ mod mnist;
 
 pub use batches::{BatchError, PIXEL_MEAN, PIXEL_STD, fill_batch, gather_batch, shuffled_order};
 pub use idx::{IdxError, IdxImages, MAX_DATA_BYTES, read_images, read_labels};
-pub use mnist::{Dataset, Mnist, load_dataset};
+pub use mnist::{DataIdentity, Dataset, IMAGE_SIDE, Mnist, load_dataset};

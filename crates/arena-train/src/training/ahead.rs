@@ -313,11 +313,12 @@ impl<B: Backend> Trainer<B> {
         (last_step, stop): (u64, &AtomicBool),
         seen: &mut Seen,
         mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
+        save: &mut impl FnMut(&Cnn<B>, u64),
     ) -> Result<(), TrainError> {
         let Self { config, arena, model, ahead: Some(ahead), run, step } = self else {
             return Ok(());
         };
-        let steps_in_all = config.epochs * config.steps_per_epoch(data.len());
+        let steps_in_all = config.steps_in_all(data.len());
         let mut batches: Peekable<_> = batches.peekable();
         let mut queue_all = || -> Result<(), TrainError> {
             while let Some(indices) = batches.next() {
@@ -327,6 +328,7 @@ impl<B: Backend> Trainer<B> {
                 let work = Work { run: run.as_ref(), images, is_whole, steps_in_all };
                 ahead.send(data, indices)?;
                 ahead.step(arena, model, work, step)?;
+                save(model, *step);
                 let is_last = *step >= last_step;
                 // While the device computes.
                 if let Some(next) = batches.peek()

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use arena_train::data::{IdxError, Mnist, load_dataset, read_images, read_labels};
+use arena_train::data::{Dataset, IdxError, Mnist, load_dataset, read_images, read_labels};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rstest::rstest;
@@ -264,24 +264,48 @@ fn a_directory_in_the_place_of_a_file_is_an_error() {
 #[test]
 fn a_directory_of_mnist_loads_packed_or_plain() {
     let files = Files::new();
-    files.write("train-images-idx3-ubyte.gz", &gzip(&images(3, 1, 2, &[1, 2, 3, 4, 5, 6])));
+    let pixels = |len: usize| (0..len).map(|n| (n % 251) as u8).collect::<Vec<u8>>();
+    let three = pixels(3 * 784);
+    files.write("train-images-idx3-ubyte.gz", &gzip(&images(3, 28, 28, &three)));
     files.write("train-labels-idx1-ubyte", &labels(3, &[3, 2, 1]));
-    files.write("t10k-images-idx3-ubyte", &images(1, 1, 2, &[7, 8]));
+    files.write("t10k-images-idx3-ubyte", &images(1, 28, 28, &pixels(784)));
     files.write("t10k-labels-idx1-ubyte.gz", &gzip(&labels(1, &[0])));
     let mnist = Mnist::load(files.0.path()).unwrap();
     assert_eq!((mnist.train.len(), mnist.test.len()), (3, 1));
-    assert_eq!(mnist.train.images, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(mnist.train.images, three);
     assert_eq!(mnist.train.labels, [3, 2, 1]);
-    assert_eq!((mnist.test.rows, mnist.test.cols), (1, 2));
+    assert_eq!((mnist.test.rows, mnist.test.cols), (28, 28));
 
-    // Training images with test labels; test images of another size.
+    // Training images with test labels; test images of another size; none.
     let at = |name| files.0.path().join(name);
     let error = load_dataset(&at("train-images-idx3-ubyte.gz"), &at("t10k-labels-idx1-ubyte.gz"))
         .unwrap_err();
     assert!(matches!(error, IdxError::CountMismatch { images: 3, labels: 1, .. }), "{error}");
-    files.write("t10k-images-idx3-ubyte", &images(1, 2, 2, &[7, 8, 9, 10]));
+    files.write("t10k-images-idx3-ubyte", &images(1, 28, 27, &pixels(28 * 27)));
     let error = Mnist::load(files.0.path()).unwrap_err();
-    assert!(matches!(error, IdxError::ImageSize { rows: 2, cols: 2, .. }), "{error}");
+    assert!(matches!(error, IdxError::ImageSize { rows: 28, cols: 27, .. }), "{error}");
+    assert_names(&error, &at("t10k-images-idx3-ubyte"));
+    assert!(error.to_string().contains("28 x 28 are wanted"), "{error}");
+    files.write("t10k-images-idx3-ubyte", &images(0, 28, 28, &[]));
+    files.write("t10k-labels-idx1-ubyte.gz", &gzip(&labels(0, &[])));
+    let error = Mnist::load(files.0.path()).unwrap_err();
+    assert!(matches!(error, IdxError::Empty { .. }), "{error}");
+    assert_names(&error, &at("t10k-images-idx3-ubyte"));
+}
+
+#[test]
+fn one_pixel_or_label_more_or_another_makes_other_data() {
+    let data = |labels: &[u8]| {
+        let set = Dataset { images: vec![1; 8], labels: labels.to_vec(), rows: 2, cols: 2 };
+        Mnist { train: set.clone(), test: set }.identity()
+    };
+    assert_eq!(data(&[1, 2]), data(&[1, 2]));
+    assert_ne!(data(&[1, 2]), data(&[1, 3]));
+    assert!(
+        data(&[1, 2]).text.starts_with("2 training images of 2 x 2 ("),
+        "{}",
+        data(&[1, 2]).text
+    );
 }
 
 #[test]

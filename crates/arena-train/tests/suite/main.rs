@@ -1,9 +1,11 @@
 //! The network, its kernels and its loop: one test program for all of it.
 
+mod checkpoints;
 mod common;
 mod idx;
 mod kernels;
 mod network;
+mod operations;
 mod program;
 mod reference;
 mod refusals;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::in_pool;
 use arena_plan::PlannedRun;
+use arena_scope::device::Limited;
 use arena_scope::{Arena, ByteSize, Host, Placement, Reset, Scope, ScopeOptions, Transient};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, HostBackend};
@@ -15,13 +16,13 @@ use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
-use arena_train::{checkpoint, heap, planning};
+use arena_train::{heap, planning};
 use rstest::rstest;
 
-const THREADS: usize = 2;
+pub(crate) const THREADS: usize = 2;
 
 /// The first 300 training images and 100 test images: enough for short last batches of every size.
-static DATA: LazyLock<Mnist> = LazyLock::new(|| {
+pub(crate) static DATA: LazyLock<Mnist> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let mut data = Mnist::load(&folder).expect("the data is in the repository");
     let cut = |set: &mut Dataset, images: usize| {
@@ -33,11 +34,11 @@ static DATA: LazyLock<Mnist> = LazyLock::new(|| {
     data
 });
 
-const ADAM: Optimizer =
+pub(crate) const ADAM: Optimizer =
     Optimizer::Adam(AdamConfig { learning_rate: 2e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
-const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
+pub(crate) const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
 
-fn config(batch: usize) -> RunConfig {
+pub(crate) fn config(batch: usize) -> RunConfig {
     RunConfig {
         epochs: 2,
         batch,
@@ -50,21 +51,25 @@ fn config(batch: usize) -> RunConfig {
     }
 }
 
-fn needed(config: &RunConfig) -> PlannedRun {
+pub(crate) fn needed(config: &RunConfig) -> PlannedRun {
     planned(config).without_plans()
 }
 
-fn planned(config: &RunConfig) -> PlannedRun {
+pub(crate) fn planned(config: &RunConfig) -> PlannedRun {
     planning::probe(&Host::new(), &HostBackend::new(THREADS), config, &DATA).unwrap()
 }
 
-fn trainer(config: RunConfig) -> Trainer<HostBackend> {
+pub(crate) fn trainer(config: RunConfig) -> Trainer<HostBackend> {
     let run = needed(&config);
     trainer_with(config, Placement::Bump, run)
 }
 
 /// A trainer with just the capacity that its run needs.
-fn trainer_with(config: RunConfig, placement: Placement, run: PlannedRun) -> Trainer<HostBackend> {
+pub(crate) fn trainer_with(
+    config: RunConfig,
+    placement: Placement,
+    run: PlannedRun,
+) -> Trainer<HostBackend> {
     let builder = Arena::builder(Host::new()).reset(config.reset).placement(placement);
     let mut arena = run.build_with(builder).unwrap();
     arena.observe(Some(heap::own_allocations));
@@ -73,14 +78,14 @@ fn trainer_with(config: RunConfig, placement: Placement, run: PlannedRun) -> Tra
     trainer
 }
 
-fn train(trainer: &mut Trainer<HostBackend>) -> (Vec<u32>, Trained) {
+pub(crate) fn train(trainer: &mut Trainer<HostBackend>) -> (Vec<u32>, Trained) {
     let mut losses = Vec::new();
     let stop = AtomicBool::new(false);
     let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss.to_bits()));
     (losses, trained.unwrap())
 }
 
-fn bits<B: Backend>(model: &Cnn<B>) -> Vec<u32> {
+pub(crate) fn bits<B: Backend>(model: &Cnn<B>) -> Vec<u32> {
     let saved = model.parameters().saved().unwrap();
     saved.iter().flat_map(|(_, view)| view.to_vec().unwrap()).map(f32::to_bits).collect()
 }
@@ -208,78 +213,36 @@ fn the_loss_falls_and_the_images_are_learnt() {
     });
 }
 
-#[rstest]
-fn a_resumed_run_continues_as_if_it_had_not_stopped(
-    #[values(ADAM, SGD)] optimizer: Optimizer,
-    #[values(0, 3, 5, 8)] stop_after: u64,
-) {
+#[test]
+fn a_loss_that_is_no_number_is_an_error_and_moves_nothing() {
     in_pool(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.safetensors");
-        let whole = RunConfig { optimizer, ..config(64) };
-        let mut unbroken = trainer(whole.clone());
-        let (losses, _) = train(&mut unbroken);
-
-        let mut first = trainer(RunConfig { steps: Some(stop_after), ..whole.clone() });
-        let (mut broken_losses, _) = train(&mut first);
-        checkpoint::save(&first, &path).unwrap();
-        drop(first);
-        let mut second = trainer(whole);
-        checkpoint::resume(&mut second, &path).unwrap();
-        assert_eq!(second.step(), stop_after);
-        broken_losses.extend(train(&mut second).0);
-
-        assert_eq!(broken_losses, losses);
-        assert_eq!(bits(second.model()), bits(unbroken.model()));
+        let optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 1e30, momentum: 0.9 });
+        let mut trainer = trainer(RunConfig { optimizer, ..config(64) });
+        let stop = AtomicBool::new(false);
+        let error = trainer.train(&DATA.train, &stop, |_| ()).unwrap_err();
+        let TrainError::NotFinite { step, loss } = error else { panic!("{error}") };
+        assert!(!loss.is_finite());
+        assert_eq!(trainer.step(), step - 1);
+        let moved = bits(trainer.model());
+        assert!(trainer.train(&DATA.train, &stop, |_| ()).is_err());
+        assert_eq!(bits(trainer.model()), moved);
     });
 }
 
-#[rstest]
-#[case::seed(RunConfig { seed: 2, ..config(64) }, "its run has seed 1, this one 2")]
-#[case::batch(RunConfig { batch: 32, ..config(64) }, "its run has batch 64, this one 32")]
-#[case::epochs(RunConfig { epochs: 3, ..config(64) }, "its run has epochs 2, this one 3")]
-#[case::optimizer(RunConfig { optimizer: SGD, ..config(64) }, "its run has optimizer adam")]
-fn a_checkpoint_of_another_run_is_refused_and_changes_nothing(
-    #[case] other: RunConfig,
-    #[case] reason: &str,
-) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.safetensors");
-    checkpoint::save(&trainer(config(64)), &path).unwrap();
-    let mut trainer = trainer(other);
-    let before = bits(trainer.model());
-    let error = checkpoint::resume(&mut trainer, &path).unwrap_err().to_string();
-    assert!(error.contains(reason) && error.contains("run.safetensors"), "{error}");
-    assert_eq!((bits(trainer.model()), trainer.step()), (before, 0));
-}
-
 #[test]
-fn a_damaged_checkpoint_is_an_error_that_names_the_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.safetensors");
-    let mut trainer = trainer(config(64));
-    checkpoint::save(&trainer, &path).unwrap();
-    let whole = std::fs::read(&path).unwrap();
-    for damaged in [&whole[..0], &whole[..100], &whole[..whole.len() - 1], b"\x1f\x8b not one"] {
-        std::fs::write(&path, damaged).unwrap();
-        let error = checkpoint::resume(&mut trainer, &path).unwrap_err().to_string();
-        assert!(error.contains("run.safetensors"), "{error}");
+fn a_run_that_needs_more_than_the_device_has_is_refused() {
+    let needed = needed(&config(64)).capacity();
+    for (limit, fits) in [(needed, true), (ByteSize::bytes_exact(needed.bytes() - 1), false)] {
+        let device = Limited::new(Host::new(), limit);
+        let checked = planning::check_memory(&device, needed, &config(64));
+        match checked {
+            Ok(()) => assert!(fits),
+            Err(error) => {
+                assert!(!fits && matches!(error, TrainError::MemoryTooSmall { .. }), "{error}");
+                assert!(error.to_string().ends_with("or take a smaller batch"), "{error}");
+            }
+        }
     }
-    std::fs::remove_file(&path).unwrap();
-    let error = checkpoint::resume(&mut trainer, &path).unwrap_err().to_string();
-    assert!(error.contains("run.safetensors"), "{error}");
-}
-
-#[test]
-fn a_message_quotes_little_of_a_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.safetensors");
-    let metadata = [("format".to_owned(), "x".repeat(1 << 20))].into();
-    let none: [(&str, safetensors::tensor::TensorView<'_>); 0] = [];
-    let file = safetensors::serialize(none, Some(metadata)).unwrap();
-    std::fs::write(&path, file).unwrap();
-    let told = checkpoint::resume(&mut trainer(config(64)), &path).unwrap_err().to_string();
-    assert!(told.contains("its format is `xxx") && told.len() < 700, "{}", told.len());
 }
 
 /// A batch of the first `images` images in the scope's memory.
