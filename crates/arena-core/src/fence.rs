@@ -32,6 +32,8 @@ pub(crate) struct Fences<D: Device> {
     busy: AtomicBool,
     /// Whether the region has no memory now, so that nothing may use it.
     paused: AtomicBool,
+    /// The region holds more than its soft limit.
+    beyond_limit: AtomicBool,
     /// Held for reading by calls of any thread that give the device work on the region's bytes.
     working: RwLock<()>,
     state: Mutex<State<D>>,
@@ -82,8 +84,8 @@ impl<D: Device> Fences<D> {
     pub(crate) const fn new() -> Self {
         let lent = Lent { handles: 0, wait: None };
         let state = State { declared: Vec::new(), lent, event: None, failure: None, lost: None };
-        let (busy, paused) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { busy, paused, working: RwLock::new(()), state: Mutex::new(state) }
+        let [busy, paused, beyond_limit] = [const { AtomicBool::new(false) }; 3];
+        Self { busy, paused, beyond_limit, working: RwLock::new(()), state: Mutex::new(state) }
     }
 
     /// What another thread's panic left behind is whole: each change below is a single push or store.
@@ -206,7 +208,8 @@ impl<D: Device> Fences<D> {
 
     fn note_busy(&self, state: &State<D>) {
         let waits = state.failure.is_some() || state.lost.is_some() || state.lent.wait.is_some();
-        let busy = waits || !state.declared.is_empty() || self.is_paused();
+        let here = self.is_paused() || self.is_beyond_limit();
+        let busy = waits || here || !state.declared.is_empty();
         self.busy.store(busy, Ordering::Relaxed);
     }
 
@@ -216,6 +219,17 @@ impl<D: Device> Fences<D> {
         self.paused.store(paused, Ordering::Relaxed);
         drop(self.working.write().unwrap_or_else(PoisonError::into_inner));
         self.note_busy(&self.lock());
+    }
+
+    /// While it is set, every close of a root scope looks for memory to give back.
+    pub(crate) fn set_beyond_limit(&self, beyond: bool) {
+        self.beyond_limit.store(beyond, Ordering::Relaxed);
+        self.note_busy(&self.lock());
+    }
+
+    #[inline]
+    pub(crate) fn is_beyond_limit(&self) -> bool {
+        self.beyond_limit.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_paused(&self) -> bool {

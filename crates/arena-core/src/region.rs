@@ -1,13 +1,14 @@
 //! The region: one contiguous range of device addresses, obtained once.
 
 mod physical;
+mod pressure;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLockReadGuard};
 
-use crate::bytes::Alignment;
+use crate::bytes::{Alignment, ByteSize};
 use crate::committed::Committed;
 use crate::device::{Device, Obtained};
 use crate::error::{DeviceError, DeviceErrorKind, Error};
@@ -15,8 +16,11 @@ use crate::fence::Fences;
 #[cfg(feature = "_cuda")]
 use crate::fence::WaitForEvery;
 use crate::layout::{Span, region_fits};
+use crate::pressure::OnPressure;
 use crate::region_kind::{RegionKind, RegionOptions};
 use crate::uses::Uses;
+
+use pressure::with_retry;
 
 /// One contiguous range of device addresses, and the device that it came from.
 ///
@@ -38,6 +42,9 @@ pub struct Region<D: Device> {
     /// The capacity, rounded up to what is committed at a time.
     reserved_bytes: u64,
     kind: RegionKind,
+    /// What is committed beyond it is told, and goes back when a step did not need it.
+    soft_limit_bytes: u64,
+    on_pressure: Option<OnPressure>,
     /// Whether the memory comes piece by piece. A device that only measures has none.
     grows: bool,
     committed: Mutex<Committed>,
@@ -78,10 +85,10 @@ impl<D: Device> Region<D> {
             .into());
         };
         let claimed = device.base_alignment().max(granularity.unwrap_or(Alignment::ONE));
-        let memory = match granularity {
-            Some(_) => device.reserve(reserved_bytes)?,
-            None => device.obtain(capacity_bytes)?,
-        };
+        let memory = with_retry(options.on_pressure.as_ref(), 0, || match granularity {
+            Some(_) => device.reserve(reserved_bytes),
+            None => device.obtain(capacity_bytes),
+        })?;
         let base_address = memory.base_address;
         let committed = granularity.map_or_else(
             || Committed::whole(capacity_bytes),
@@ -94,6 +101,8 @@ impl<D: Device> Region<D> {
             capacity_bytes,
             reserved_bytes,
             kind: options.kind,
+            soft_limit_bytes: options.soft_limit.map_or(u64::MAX, ByteSize::bytes),
+            on_pressure: options.on_pressure,
             grows,
             committed_bytes: AtomicU64::new(committed.bytes()),
             committed: Mutex::new(committed),

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bytes::ByteSize;
+use crate::pressure::OnPressure;
 
 /// How a region gets its physical memory. It is chosen when an arena is built, and changes no address: a program
 /// gives the same results, with the same figures and signatures, with each kind.
@@ -30,7 +31,7 @@ pub enum Keep {
 }
 
 /// What a region is made of, and of what size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct RegionOptions {
     /// The most that it can hold: never rounded.
     pub capacity: ByteSize,
@@ -39,12 +40,23 @@ pub struct RegionOptions {
     /// The most physical memory that is committed ahead of what is needed, in one call. Only for
     /// [`RegionKind::Virtual`].
     pub ahead: ByteSize,
+    /// Beyond this much physical memory nothing is committed ahead, and what a step did not need goes back. Only for
+    /// [`RegionKind::Virtual`].
+    pub soft_limit: Option<ByteSize>,
+    /// Told, and asked, when memory gets scarce.
+    pub on_pressure: Option<OnPressure>,
 }
 
 impl RegionOptions {
     /// One allocation of this size.
     #[must_use]
     pub const fn fixed(capacity: ByteSize) -> Self {
-        Self { capacity, kind: RegionKind::Fixed, ahead: ByteSize::gib(1) }
+        Self {
+            capacity,
+            kind: RegionKind::Fixed,
+            ahead: ByteSize::gib(1),
+            soft_limit: None,
+            on_pressure: None,
+        }
     }
 }

@@ -132,12 +132,13 @@ impl<D: Device> Steps<D> {
         placement: Placement,
         reset: Reset,
     ) -> Result<Self, Error> {
+        let capacity_bytes = options.capacity.bytes();
         let region = Arc::new(Region::obtain(device, options)?);
         let base_address = region.base_address();
         let steps = Self {
             mode: Cell::new(Mode::Bump),
             separate: Separate::of(placement, &region)?,
-            zones: Zones::new(base_address, options.capacity.bytes()),
+            zones: Zones::new(base_address, capacity_bytes),
             running: Running::default(),
             plans: Plans::default(),
             region,

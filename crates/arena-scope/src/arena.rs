@@ -10,8 +10,8 @@ use std::fmt;
 
 use arena_core::for_scopes::{RegionOptions, Steps};
 use arena_core::{
-    Alignment, ByteSize, Capacity, Device, Error, ErrorKind, Host, Persistent, Placement, Pod,
-    Probe, RegionKind, Reset, Stats, StepSignature,
+    Alignment, ByteSize, Capacity, Device, Error, ErrorKind, Host, OnPressure, Persistent,
+    Placement, Pod, Pressure, Probe, RegionKind, Reset, Stats, StepSignature,
 };
 
 use crate::guard::Guard;
@@ -39,6 +39,8 @@ pub struct ArenaBuilder<D> {
     placement: Placement,
     kind: RegionKind,
     ahead: ByteSize,
+    soft_limit: Option<Capacity>,
+    on_pressure: Option<OnPressure>,
 }
 
 impl<D: Device> ArenaBuilder<D> {
@@ -178,6 +180,58 @@ impl<D: Device> ArenaBuilder<D> {
         self
     }
 
+    /// How much memory a [`RegionKind::Virtual`] region holds at most without being asked to give some back: bytes, or a
+    /// [fraction](Capacity) of the device's memory. Beyond it the region grows on, up to its capacity, which is the hard
+    /// limit; but it takes nothing ahead, and each root scope that closes gives back what it did not need. The program
+    /// is told by [`on_pressure`](Self::on_pressure). A step that needs more than the limit keeps its memory from step to
+    /// step.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, RegionKind};
+    /// let builder = Arena::builder(Host::new()).capacity(ByteSize::gib(1)).region(RegionKind::Virtual);
+    /// let mut arena = builder.soft_limit(ByteSize::mib(8)).build()?;
+    /// for mib in [40, 4] {
+    ///     arena.scope(|step| step.alloc::<u8>(mib << 20).map(drop))?;
+    /// }
+    /// assert_eq!(arena.stats().committed_bytes, 8 << 20); // the large step's memory is gone
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn soft_limit(mut self, limit: impl Into<Capacity>) -> Self {
+        self.soft_limit = Some(limit.into());
+        self
+    }
+
+    /// A callback for when memory gets scarce. It is called where the region is built or takes physical memory, and
+    /// nowhere else: if the device has too little, it may free what something else holds, and returns whether to ask the
+    /// device once more.
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, RegionKind};
+    /// use arena_scope::Pressure;
+    /// use arena_scope::device::Limited;
+    ///
+    /// let device = Limited::new(Host::new(), ByteSize::mib(8));
+    /// let builder = Arena::builder(device).capacity(ByteSize::gib(1)).region(RegionKind::Virtual);
+    /// let builder = builder.on_pressure(|pressure| {
+    ///     if let Pressure::OutOfMemory { shortage: Some(shortage), .. } = pressure {
+    ///         println!("{shortage}"); // ... and empty a cache
+    ///     }
+    ///     true // ask once more
+    /// });
+    /// let mut arena = builder.build()?;
+    /// assert!(arena.scope(|step| step.alloc::<u8>(9 << 20).map(drop)).is_err());
+    /// # arena_scope::Ok(())
+    /// ```
+    #[must_use]
+    pub fn on_pressure(
+        mut self,
+        callback: impl Fn(&Pressure) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.on_pressure = Some(OnPressure::new(callback));
+        self
+    }
+
     /// Obtains the region: one call of the device.
     ///
     /// # Errors
@@ -187,7 +241,9 @@ impl<D: Device> ArenaBuilder<D> {
     /// fraction is asked. Nothing is held then.
     pub fn build(self) -> Result<Arena<D>, Error> {
         let capacity = self.capacity.ok_or(ErrorKind::NoCapacity)?.on(&self.device)?;
-        let options = RegionOptions { capacity, kind: self.kind, ahead: self.ahead };
+        let soft_limit = self.soft_limit.map(|limit| limit.on(&self.device)).transpose()?;
+        let (kind, ahead, on_pressure) = (self.kind, self.ahead, self.on_pressure);
+        let options = RegionOptions { capacity, kind, ahead, soft_limit, on_pressure };
         let steps = Steps::with_region(self.device, options, self.placement, self.reset)?;
         let host_bump_bytes = usize::try_from(self.host_bump.bytes()).unwrap_or(usize::MAX);
         Ok(Arena { state: State::new(steps, host_bump_bytes, self.step_memory.bytes()) })
@@ -214,6 +270,8 @@ impl<D: Device> Arena<D> {
             placement: Placement::Bump,
             kind: RegionKind::Fixed,
             ahead: ByteSize::gib(1),
+            soft_limit: None,
+            on_pressure: None,
         }
     }
 

@@ -75,7 +75,8 @@ pub use step_key::StepKey;
 pub use arena_core::cudarc;
 pub use arena_core::{
     Alignment, ByteSize, Capacity, Cuda, Device, Error, ErrorKind, Host, HostVisible, Keep,
-    Persistent, Placement, Pod, Probe, RegionKind, Reset, Stats, Status, Transient, View, ViewMut,
+    Persistent, Placement, Pod, Pressure, Probe, RegionKind, Reset, Stats, Status, Transient, View,
+    ViewMut,
 };
 pub use arena_core::{device, layout};
 pub use bumpalo;

@@ -6,12 +6,14 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
+use super::pressure::with_retry;
 use super::{Region, unless_it_panics};
 use crate::bytes::Alignment;
 use crate::committed::{Committed, Step};
 use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::layout::Span;
+use crate::pressure::OnPressure;
 
 impl<D: Device> Region<D> {
     /// What another thread's panic left behind is whole: a chunk is noted after its call.
@@ -53,10 +55,14 @@ impl<D: Device> Region<D> {
 
     /// What is ahead of the need is only a wish.
     fn take_step(&self, committed: &mut Committed, step: Step) -> Result<(), Error> {
-        if step.wish != step.need && self.commit(committed, step.wish).is_ok() {
+        let wished_bytes = committed.bytes().saturating_add(step.wish.len_bytes());
+        if step.wish != step.need
+            && wished_bytes <= self.soft_limit_bytes()
+            && self.commit(committed, step.wish, None).is_ok()
+        {
             return Ok(());
         }
-        self.commit(committed, step.need)
+        self.commit(committed, step.need, self.on_pressure.as_ref())
     }
 
     /// The one place where physical memory is committed: `chunk` lies at an end of the hole.
@@ -64,16 +70,26 @@ impl<D: Device> Region<D> {
     /// # Errors
     ///
     /// The device's refusal, also in a capture; or [`ErrorKind::Forked`]. Nothing is changed then.
-    fn commit(&self, committed: &mut Committed, chunk: Span) -> Result<(), Error> {
+    fn commit(
+        &self,
+        committed: &mut Committed,
+        chunk: Span,
+        on_pressure: Option<&OnPressure>,
+    ) -> Result<(), Error> {
         self.refuse_in_fork()?;
         self.device.refuse_in_capture("commit")?;
         let Some(memory) = &self.memory else { return Ok(()) };
-        // SAFETY: the chunk lies in the hole, so inside what was reserved and where nothing is committed, and begins
-        // and ends at multiples of the granularity, by invariant 1.
-        unsafe { self.device.commit(&memory.handle, self.address_of(chunk), chunk.len_bytes()) }?;
+        let (address, bytes) = (self.address_of(chunk), chunk.len_bytes());
+        let before_bytes = committed.bytes();
+        with_retry(on_pressure, before_bytes, || {
+            // SAFETY: the chunk lies in the hole, so inside what was reserved and where nothing is committed, and begins
+            // and ends at multiples of the granularity, by invariant 1. After a failure nothing is.
+            unsafe { self.device.commit(&memory.handle, address, bytes) }
+        })?;
         self.count_driver_allocation();
         committed.add(chunk);
         self.note(committed);
+        self.note_growth(before_bytes, committed.bytes());
         Ok(())
     }
 
@@ -117,7 +133,7 @@ impl<D: Device> Region<D> {
                 unsafe { self.decommit(&mut committed, chunk) }?;
                 given_bytes += chunk.len_bytes();
                 // If somebody else has the memory by now, it is asked for again when it is needed.
-                if self.commit(&mut committed, shorter).is_ok() {
+                if self.commit(&mut committed, shorter, None).is_ok() {
                     given_bytes -= shorter.len_bytes();
                 }
             }
@@ -168,7 +184,7 @@ impl<D: Device> Region<D> {
     ///
     /// As for [`commit`](Self::commit).
     pub(crate) fn put_back(&self, chunk: Span) -> Result<(), Error> {
-        self.commit(&mut self.committed(), chunk)
+        self.commit(&mut self.committed(), chunk, self.on_pressure.as_ref())
     }
 
     /// At the region's end: takes all memory, as far as the device does it.
@@ -205,7 +221,11 @@ impl<D: Device> Region<D> {
     }
 
     fn note(&self, committed: &Committed) {
-        self.committed_bytes.store(committed.bytes(), Ordering::Relaxed);
+        let bytes = committed.bytes();
+        self.committed_bytes.store(bytes, Ordering::Relaxed);
+        if bytes <= self.soft_limit_bytes() && self.fences.is_beyond_limit() {
+            self.fences.set_beyond_limit(false);
+        }
     }
 
     fn address_of(&self, span: Span) -> u64 {

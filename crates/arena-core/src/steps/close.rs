@@ -176,6 +176,9 @@ impl<D: Device> Steps<D> {
             let before = self.debts.release.get().unwrap_or(frame.start_bytes);
             self.debts.release.set(Some(before.min(frame.start_bytes)));
         }
+        if depth == 1 && self.region.fences().is_beyond_limit() {
+            self.debts.trim.set(Some(frame.high_water_bytes));
+        }
         self.debts.ranges.borrow_mut().extend(frame.range);
     }
 
@@ -291,6 +294,9 @@ impl<D: Device> Steps<D> {
             self.debts.release.set(None);
         }
         let given_back = if cleared.is_ok() { self.give_back_returned() } else { Ok(()) };
+        if let (true, Some(needed_bytes)) = (cleared.is_ok(), self.debts.trim.take()) {
+            self.trim_to_soft_limit(needed_bytes);
+        }
         while let Some(id) = self.debts.next_range() {
             self.region.device().end_range(id);
         }

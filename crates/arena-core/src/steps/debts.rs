@@ -29,6 +29,8 @@ pub(super) struct Debts {
     holds_returned: Cell<bool>,
     /// What their bytes are set to before.
     pub(super) value_of_returned: Cell<Option<u8>>,
+    /// What the region holds above this offset, and above its soft limit, is to go back.
+    pub(super) trim: Cell<Option<u64>>,
     /// Ranges on a profiler's timeline.
     pub(super) ranges: RefCell<Vec<u64>>,
 }

@@ -100,6 +100,24 @@ impl<D: Device> Steps<D> {
         unsafe { self.region.give_back(used_bytes, free) }
     }
 
+    /// Gives back what the step that has just closed did not need, above the soft limit. What the device refuses to
+    /// take is kept: the next close asks again.
+    pub(super) fn trim_to_soft_limit(&self, needed_bytes: u64) {
+        let is_held =
+            self.region.is_pinned() || self.region.device().refuse_in_capture("trim").is_err();
+        let used_bytes = self.zones.cursor_bytes();
+        let start_bytes = needed_bytes.max(self.region.soft_limit_bytes()).max(used_bytes);
+        let free = Span { start_bytes, end_bytes: self.zones.floor_bytes() };
+        if is_held || start_bytes >= free.end_bytes || self.depth() > 0 {
+            return;
+        }
+        self.forget_poison(used_bytes);
+        let _reach = scopeguard::guard((), |()| self.follow_memory());
+        // SAFETY: the root scope has closed, whose caller said that no transient buffer is used again; what the
+        // streams of the closed scopes did was waited for just before.
+        let _ = unsafe { self.region.give_back(used_bytes, free) };
+    }
+
     /// What lies from `from_bytes` on may hold anything again.
     pub(super) fn forget_poison(&self, from_bytes: u64) {
         if let Some(poisoned_to) = self.poisoned_to.get() {

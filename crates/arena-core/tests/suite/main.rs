@@ -6,6 +6,7 @@ mod devices;
 mod fills;
 mod hooked;
 mod hostile;
+mod limits;
 mod steps;
 
 #[cfg(feature = "_cuda")]

@@ -1,11 +1,15 @@
 //! Regions on CUDA whose memory comes piece by piece: growth, giving back, pause and resume, and what the driver is
 //! asked for.
 
+use std::sync::Mutex;
+
 use crate::cuda_graph::Loop;
+use arena_scope::cudarc::driver::DeviceSlice;
 use arena_scope::errors::{DeviceErrorKind, LimitedBy};
 use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
-    Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Keep, RegionKind, Reset, StepKey,
+    Alignment, Arena, ByteSize, Cuda, Device, Error, ErrorKind, Keep, Pressure, RegionKind, Reset,
+    StepKey,
 };
 use cuda_standin::Standin;
 use rstest::rstest;
@@ -292,4 +296,28 @@ fn growth_is_refused_in_a_capture_and_the_arena_goes_on() {
     assert_eq!(device_kind(&refused), DeviceErrorKind::InCapture, "{refused}");
     training.run().unwrap();
     assert!((training.weight() - 8.0).abs() < 1e-6);
+}
+
+#[test]
+fn a_program_that_frees_its_own_cache_when_memory_is_short_is_served() {
+    let standin = Standin::load().unwrap();
+    standin.set_memory(20 * MIB, 20 * MIB);
+    let device = Cuda::new(0).unwrap();
+    let cache = device.stream().alloc_zeros::<u8>(15 << 20).map_err(|error| error.0).unwrap();
+    let cache = Mutex::new(Some(cache));
+    let builder = Arena::builder(device).capacity(ByteSize::gib(1)).region(RegionKind::Virtual);
+    let builder = builder.commit_ahead(ByteSize::kib(0)).on_pressure(move |pressure| {
+        assert!(matches!(pressure, Pressure::OutOfMemory { shortage: Some(_), .. }));
+        let cached = cache.lock().unwrap().take();
+        cached.is_some_and(|cached| {
+            let stream = cached.stream().clone();
+            drop(cached);
+            stream.synchronize().is_ok() // a stream-ordered free has happened then
+        })
+    });
+    let mut arena = builder.build().unwrap();
+    arena.mark().unwrap();
+    arena.scope(|step| step.alloc::<u8>(10 << 20).map(drop)).unwrap();
+    let refused = arena.scope(|step| step.alloc::<u8>(30 << 20).map(drop)).unwrap_err();
+    assert!(matches!(device_kind(&refused), DeviceErrorKind::OutOfMemory(Some(_))), "{refused}");
 }

@@ -1,12 +1,14 @@
 //! A region whose memory comes piece by piece: what is committed when, and what is given back.
 
+use std::sync::{Arc, Mutex};
+
 use arena_core::device::{
     Call, Captures, Counting, Deferred, Device, FailSwitch, Failing, Limited,
 };
 use arena_core::for_scopes::{RegionOptions, Steps};
 use arena_core::{
-    Alignment, ByteSize, DeviceErrorKind, Error, ErrorKind, Host, Placement, PlannedSlot, Probe,
-    RegionKind, Reset, SlotTable,
+    Alignment, ByteSize, DeviceErrorKind, Error, ErrorKind, Host, OnPressure, Placement,
+    PlannedSlot, Pressure, Probe, RegionKind, Reset, SlotTable,
 };
 use rstest::rstest;
 
@@ -30,6 +32,7 @@ fn try_virtual<D: Device>(
         capacity: ByteSize::bytes_exact(capacity_bytes),
         kind: RegionKind::Virtual,
         ahead: ByteSize::bytes_exact(ahead_bytes),
+        ..RegionOptions::fixed(ByteSize::bytes_exact(capacity_bytes))
     };
     Steps::with_region(device, options, Placement::Bump, reset)
 }
@@ -414,4 +417,111 @@ fn a_probe_measures_the_same_in_a_virtual_region() -> Result<(), Error> {
     );
     assert_eq!(steps.stats().driver_allocations, 1);
     Ok(())
+}
+
+/// A region with a soft limit of 8 KiB, and what its program was told.
+fn softly_limited<D: Device>(
+    device: D,
+    answer: impl Fn(&Pressure) -> bool + Send + Sync + 'static,
+) -> (Steps<D>, Arc<Mutex<Vec<Pressure>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let on_pressure = OnPressure::new(move |pressure| {
+        seen.lock().unwrap().push(*pressure);
+        answer(pressure)
+    });
+    let options = RegionOptions {
+        kind: RegionKind::Virtual,
+        soft_limit: Some(ByteSize::kib(8)),
+        on_pressure: Some(on_pressure),
+        ..RegionOptions::fixed(ByteSize::kib(64))
+    };
+    (Steps::with_region(device, options, Placement::Bump, Reset::Keep).unwrap(), told)
+}
+
+/// A step of this many KiB in requests of one.
+fn step_of<D: Device>(steps: &Steps<D>, kib: u64) -> Result<(), Error> {
+    let root = open(steps, None);
+    let asked = (0..kib).try_for_each(|_| ask(steps, KIB).map(drop));
+    close(steps, root)?;
+    asked
+}
+
+#[test]
+fn beyond_the_soft_limit_nothing_comes_ahead_and_what_a_step_did_not_need_goes_back()
+-> Result<(), Error> {
+    let device = Counting::new(Deferred::new(0));
+    let counts = device.counts();
+    let (mut steps, told) = softly_limited(device, |_| false);
+    steps.set_mark()?;
+    step_of(&steps, 5)?;
+    assert!(told.lock().unwrap().is_empty());
+    step_of(&steps, 20)?;
+    assert_eq!(committed(&steps), 20 * KIB, "what it needs, and not more");
+    let told_once = [Pressure::SoftLimit { limit_bytes: 8 * KIB, committed_bytes: 9 * KIB }];
+    assert_eq!(*told.lock().unwrap(), told_once);
+    let calls = counts.calls(Call::Commit);
+    for _ in 0..5 {
+        step_of(&steps, 20)?;
+    }
+    assert_eq!(counts.calls(Call::Commit), calls, "a step that needs more keeps it");
+    step_of(&steps, 12)?;
+    assert_eq!(committed(&steps), 12 * KIB);
+    step_of(&steps, 3)?;
+    assert!(committed(&steps) <= 8 * KIB, "{}", committed(&steps));
+    step_of(&steps, 10)?;
+    assert_eq!(told.lock().unwrap().len(), 2, "it was below in between");
+    steps.trim(0)?;
+    Ok(())
+}
+
+#[test]
+fn what_a_graph_holds_stays_beyond_the_soft_limit_until_the_graph_goes() -> Result<(), Error> {
+    let (steps, _told) = softly_limited(Deferred::new(0), |_| false);
+    steps.set_mark()?;
+    step_of(&steps, 20)?;
+    let pin = steps.pin();
+    step_of(&steps, 1)?;
+    assert_eq!(committed(&steps), 20 * KIB);
+    drop(pin);
+    step_of(&steps, 1)?;
+    assert!(committed(&steps) <= 8 * KIB);
+    Ok(())
+}
+
+#[rstest]
+#[case::asks_again(true, 2)]
+#[case::gives_up(false, 1)]
+fn a_program_is_asked_whether_to_try_once_more(
+    #[case] again: bool,
+    #[case] calls: u64,
+) -> Result<(), Error> {
+    let device = Counting::new(Limited::new(Deferred::new(0), ByteSize::kib(4)));
+    let counts = device.counts();
+    let (steps, told) = softly_limited(device, move |_| again);
+    steps.set_mark()?;
+    let root = open(&steps, None);
+    assert_short(&ask(&steps, 5 * KIB).unwrap_err(), (5 * KIB, 4 * KIB));
+    assert_eq!((told.lock().unwrap().len(), counts.calls(Call::Commit)), (1, calls));
+    ask(&steps, 4 * KIB)?;
+    close(&steps, root)
+}
+
+#[test]
+fn a_region_that_is_built_asks_once_more_too() {
+    let limited = || Limited::new(Host::new(), ByteSize::kib(4));
+    let asked = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&asked);
+    let on_pressure = Some(OnPressure::new(move |pressure| {
+        assert!(matches!(
+            pressure,
+            Pressure::OutOfMemory { shortage: Some(_), committed_bytes: 0 }
+        ));
+        *seen.lock().unwrap() += 1;
+        true
+    }));
+    let options = RegionOptions { on_pressure, ..RegionOptions::fixed(ByteSize::kib(5)) };
+    let refused = Steps::with_region(limited(), options, Placement::Bump, Reset::Keep).unwrap_err();
+    assert_short(&refused, (5 * KIB, 4 * KIB));
+    assert_eq!(*asked.lock().unwrap(), 1, "once");
 }
