@@ -4,7 +4,6 @@
 use std::sync::Mutex;
 
 use crate::cuda_graph::Loop;
-use arena_scope::cudarc::driver::DeviceSlice;
 use arena_scope::errors::{DeviceErrorKind, LimitedBy};
 use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
