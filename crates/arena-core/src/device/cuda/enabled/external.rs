@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::CudaSlice;
 
-/// What a [`Cuda`] needs to release memory: nothing for its own, and what keeps that of the program.
+/// What a [`Cuda`](crate::Cuda) needs to release memory: nothing for its own, and what keeps that of the program.
 #[derive(Debug)]
 pub struct CudaMemory(pub(super) Option<Held>);
 
