@@ -116,6 +116,31 @@ fn a_link_stays_and_what_it_names_is_written(#[case] names: &str, #[case] is_the
 }
 
 #[test]
+fn a_check_says_what_a_write_would_say_and_changes_nothing() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    put(&at("old"), "old").unwrap();
+    fs::create_dir(at("below")).unwrap();
+    symlink("missing/file", at("dangling")).unwrap();
+    symlink("old", at("link")).unwrap();
+    make_pipe(&at("pipe"));
+    let before = names(folder.path());
+    for name in ["old", "new", "link", "-", "/dev/null", "/dev/stdout"] {
+        let path = if name == "-" { name.into() } else { at(name) };
+        files::check(&path, 1 << 20).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    // Whoever opens it waits for a reader, who would see its end.
+    files::check(&at("pipe"), 1).unwrap();
+    for name in ["below", "missing/file", "dangling", "old/file", "/sys/file", "/proc/missing"] {
+        let path = at(name);
+        let told = files::check(&path, 1).unwrap_err().to_string();
+        assert_eq!(told, put(&path, "x").unwrap_err().to_string());
+        assert!(told.starts_with("cannot write ") && told.contains(name), "{told}");
+    }
+    assert_eq!((names(folder.path()), text_of(&at("old"))), (before, "old".to_owned()));
+}
+
+#[test]
 fn a_pipe_is_written_to_and_stays() {
     let folder = folder();
     let path = folder.path().join("pipe");
