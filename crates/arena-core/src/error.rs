@@ -560,6 +560,14 @@ pub struct DeviceError {
     pub kind: DeviceErrorKind,
 }
 
+impl Shortage {
+    /// The error of `call` on this device.
+    pub(crate) fn refuse(self, device: String, call: &'static str) -> DeviceError {
+        let kind = DeviceErrorKind::OutOfMemory(Some(self));
+        DeviceError { device, call, reason: self.to_string(), kind }
+    }
+}
+
 /// What a refused call means for what comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

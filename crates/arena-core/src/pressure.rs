@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::error::{DeviceError, DeviceErrorKind};
 use crate::shortage::Shortage;
 
 /// Why a program's callback is called.
@@ -51,5 +52,21 @@ impl OnPressure {
 impl fmt::Debug for OnPressure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OnPressure")
+    }
+}
+
+/// Asks a device for memory, and once more if it has too little and the program says so.
+pub(crate) fn with_retry<R>(
+    on_pressure: Option<&OnPressure>,
+    committed_bytes: u64,
+    ask: impl Fn() -> Result<R, DeviceError>,
+) -> Result<R, DeviceError> {
+    let first = ask();
+    match (&first, on_pressure) {
+        (Err(DeviceError { kind: DeviceErrorKind::OutOfMemory(shortage), .. }), Some(callback)) => {
+            let pressure = Pressure::OutOfMemory { shortage: *shortage, committed_bytes };
+            if callback.call(pressure) { ask() } else { first }
+        }
+        _ => first,
     }
 }

@@ -1,7 +1,6 @@
 //! The region: one contiguous range of device addresses, obtained once.
 
 mod physical;
-mod pressure;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +15,9 @@ use crate::fence::Fences;
 #[cfg(feature = "_cuda")]
 use crate::fence::WaitForEvery;
 use crate::layout::{Span, region_fits};
-use crate::pressure::OnPressure;
+use crate::pressure::{OnPressure, with_retry};
 use crate::region_kind::{RegionKind, RegionOptions};
 use crate::uses::Uses;
-
-use pressure::with_retry;
 
 /// One contiguous range of device addresses, and the device that it came from.
 ///

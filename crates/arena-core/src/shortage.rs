@@ -4,8 +4,6 @@
 
 use std::fmt;
 
-use crate::error::{DeviceError, DeviceErrorKind};
-
 /// Who says how much memory can be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -55,14 +53,6 @@ pub struct Shortage {
     pub limit_bytes: u64,
     /// Who limits.
     pub limited_by: LimitedBy,
-}
-
-impl Shortage {
-    /// The error of `call` on this device.
-    pub(crate) fn refuse(self, device: String, call: &'static str) -> DeviceError {
-        let kind = DeviceErrorKind::OutOfMemory(Some(self));
-        DeviceError { device, call, reason: self.to_string(), kind }
-    }
 }
 
 impl fmt::Display for Shortage {

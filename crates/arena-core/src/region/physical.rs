@@ -6,14 +6,13 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use super::pressure::with_retry;
 use super::{Region, unless_it_panics};
 use crate::bytes::Alignment;
 use crate::committed::{Committed, Step};
 use crate::device::Device;
 use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind};
 use crate::layout::Span;
-use crate::pressure::OnPressure;
+use crate::pressure::{OnPressure, Pressure, with_retry};
 
 impl<D: Device> Region<D> {
     /// What another thread's panic left behind is whole: a chunk is noted after its call.
@@ -91,6 +90,24 @@ impl<D: Device> Region<D> {
         self.note(committed);
         self.note_growth(before_bytes, committed.bytes());
         Ok(())
+    }
+
+    /// The soft limit, in bytes.
+    pub(crate) fn soft_limit_bytes(&self) -> u64 {
+        self.soft_limit_bytes
+    }
+
+    /// Physical memory was committed: if that went beyond the soft limit, the program is told, and the next close of
+    /// a root scope looks for what can go back.
+    fn note_growth(&self, before_bytes: u64, committed_bytes: u64) {
+        let limit_bytes = self.soft_limit_bytes;
+        if committed_bytes <= limit_bytes {
+            return;
+        }
+        self.fences.set_beyond_limit(true);
+        if let (true, Some(callback)) = (before_bytes <= limit_bytes, &self.on_pressure) {
+            callback.call(Pressure::SoftLimit { limit_bytes, committed_bytes });
+        }
     }
 
     /// # Safety
