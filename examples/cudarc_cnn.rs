@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use arena_scope::cuda::{Session, SessionSlice as CudaSlice};
-use arena_scope::{Arena, ByteSize, Cuda};
+use arena_scope::{Arena, ByteSize, Cuda, RegionKind};
 use cudarc::cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
 use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
@@ -111,8 +111,8 @@ fn read_idx(path: &Path, header: usize) -> Result<Vec<u8>> {
 
 // ---- device ----
 
-struct Gpu {
-    stream: Session,
+pub(crate) struct Gpu {
+    pub(crate) stream: Session,
     blas: CudaBlas,
     im2col: CudaFunction,
     col2im: CudaFunction,
@@ -129,7 +129,9 @@ impl Gpu {
     fn new(ordinal: usize) -> Result<Self> {
         let context = CudaContext::new(ordinal)?;
         let device = Cuda::on(context.new_stream()?)?;
-        let stream = Session::new(Arena::builder(device).capacity(ByteSize::mib(64)).build()?);
+        // Nobody knows what a step needs before it has run: see `run`.
+        let builder = Arena::builder(device).capacity(ByteSize::gib(64));
+        let stream = Session::new(builder.region(RegionKind::Virtual).build()?);
         let module = context.load_module(compile_ptx(include_str!("cudarc_cnn.cu"))?)?;
         Ok(Self {
             blas: CudaBlas::new(stream.clone())?,
@@ -531,7 +533,7 @@ impl Adam {
 }
 
 pub(crate) struct Trainer {
-    gpu: Gpu,
+    pub(crate) gpu: Gpu,
     pub(crate) model: Model,
     adam: Adam,
 }
@@ -600,6 +602,9 @@ pub(crate) fn run(options: &Options) -> Result<Vec<f32>> {
     for step in 0..options.steps {
         let (images, labels) = train.batch(step, options.batch);
         let loss = trainer.step(&images, &labels)?;
+        if step == 0 {
+            trainer.gpu.stream.fit()?;
+        }
         if step % 10 == 0 || step + 1 == options.steps {
             println!("step {step}: loss {loss:.4}");
         }

@@ -147,6 +147,22 @@ impl Session {
         self.with_arena(Arena::stats)
     }
 
+    /// Between two steps: keeps the memory that the steps so far need, and gives the rest back: see
+    /// [`Arena::fit`]. For a program that takes a large `Virtual` region because it does not know its need. Returns the
+    /// number of bytes given back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InUse`] while a step is open or a buffer is lent, and as for [`Arena::fit`].
+    pub fn fit(&self) -> Result<u64, Error> {
+        let mut arena = self.inner.arena.try_borrow_mut().ok();
+        let free = arena.as_mut().filter(|arena| arena.state.steps.depth() == 0);
+        match free {
+            Some(arena) if self.inner.lent.get() == 0 => arena.fit(),
+            _ => Err(ErrorKind::InUse { what: ARENA, by: "an open step" }.into()),
+        }
+    }
+
     /// The arena, when no other handle of the session, no step and no buffer is left; otherwise the session again.
     ///
     /// # Errors

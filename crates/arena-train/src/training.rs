@@ -214,6 +214,11 @@ impl<B: Backend> Trainer<B> {
         &self.arena
     }
 
+    /// The arena between two calls of [`train`](Self::train), to give its memory back for a while, or to fit it.
+    pub const fn arena_mut(&mut self) -> &mut Arena<B::Device> {
+        &mut self.arena
+    }
+
     /// The network.
     #[must_use]
     pub const fn model(&self) -> &Cnn<B> {

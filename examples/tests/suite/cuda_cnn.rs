@@ -154,3 +154,29 @@ fn a_steady_step_learns_its_batch_and_asks_the_driver_for_no_buffer() {
     }
     assert!(last < 0.2 * first, "{first} to {last}");
 }
+
+/// What the driver maps at a time.
+const UNIT: u64 = 2 << 20;
+
+#[test]
+fn after_a_step_the_region_fits_what_it_needs_though_nobody_knew_it_before() {
+    let Some(standin) = standin() else { return };
+    let options = options(8);
+    let (images, labels) = Mnist::load(&options.data, "train").unwrap().batch(0, options.batch);
+    let mut trainer = Trainer::new(&options).unwrap();
+    trainer.step(&images, &labels).unwrap();
+    trainer.gpu.stream.fit().unwrap();
+    let stats = trainer.gpu.stream.stats().unwrap();
+    assert_eq!(stats.capacity_bytes, 64 << 30);
+    let (below, kept) = (stats.peak_bytes, stats.kept_bytes);
+    assert_eq!(stats.committed_bytes, below.next_multiple_of(UNIT) + kept.next_multiple_of(UNIT));
+    standin.clear_calls();
+    trainer.step(&images, &labels).unwrap();
+    assert_eq!(trainer.gpu.stream.stats().unwrap().committed_bytes, stats.committed_bytes);
+    if !standin.is_real_driver() {
+        assert_eq!(standin.calls("cuMemCreate"), 0);
+    }
+    let step = trainer.gpu.stream.enter().unwrap();
+    assert!(trainer.gpu.stream.fit().is_err(), "a step is open");
+    drop(step);
+}

@@ -1,14 +1,15 @@
 //! The network on the stand-in driver, through the arena: the same losses and gradients as on the
 //! host, and the whole loop.
 
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::LazyLock;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::in_pool;
 use crate::cuda_common::{assert_near, backend, bits};
 use arena_plan::PlannedRun;
-use arena_scope::{Arena, ByteSize, Cuda, Host, Reset, ScopeOptions};
+use arena_scope::{Arena, ByteSize, Cuda, Device, Host, Keep, RegionKind, Reset, ScopeOptions};
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, CudaBackend, HostBackend};
 use arena_train::data::{Dataset, Mnist};
@@ -16,7 +17,7 @@ use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
-use arena_train::training::{Per, RunConfig, Trained, Trainer};
+use arena_train::training::{AheadConfig, Per, RunConfig, Trained, Trainer};
 use cuda_standin::{Mode, Standin};
 use cudarc::driver::CudaContext;
 use rstest::rstest;
@@ -182,6 +183,57 @@ fn a_run_on_another_device_is_that_on_the_first_to_the_bit(
     });
     assert_eq!(losses[0].len(), 3);
     assert_eq!(bits(&losses[0]), bits(&losses[1]));
+}
+
+/// Free bytes of the device.
+fn free(trainer: &Trainer<CudaBackend>) -> u64 {
+    trainer.arena().device().memory().unwrap().free_bytes
+}
+
+// All memory of the region is given away between two steps, whose addresses and graphs stay.
+#[rstest]
+#[case::waiting(None)]
+#[case::ahead_with_a_graph(Some(AheadConfig { loss_every: NonZeroU16::MIN, graph: true }))]
+fn a_run_that_is_paused_every_second_step_is_that_of_one_that_is_not_to_the_bit(
+    #[case] ahead: Option<AheadConfig>,
+) {
+    let standin = Standin::load().unwrap();
+    let losses = [false, true].map(|pauses| {
+        standin.reset(0);
+        let device = Cuda::new(0).unwrap();
+        let backend = backend(&device);
+        let config = RunConfig { ahead, ..config(Per::Minibatch, Reset::Keep) };
+        let builder = Arena::builder(device).capacity(ByteSize::gib(1));
+        let arena = builder.region(RegionKind::Virtual).build().unwrap();
+        let mut trainer = Trainer::on(arena, backend, config).unwrap();
+        let mut losses = Vec::new();
+        loop {
+            let stop = AtomicBool::new(false);
+            let trained = trainer
+                .train(&DATA.train, &stop, |report| {
+                    losses.push(report.loss);
+                    stop.store(pauses && report.step % 2 == 0, Ordering::Relaxed);
+                })
+                .unwrap();
+            if trained.steps == 6 {
+                break;
+            }
+            let before = free(&trainer);
+            let given = trainer.arena_mut().pause(Keep::Persistent).unwrap();
+            assert_eq!(
+                (free(&trainer) - before, trainer.arena().stats().committed_bytes),
+                (given, 0)
+            );
+            assert!(given > 0);
+            trainer.arena_mut().resume().unwrap();
+        }
+        let hits = trainer.evaluate(&DATA.test).unwrap().hits;
+        drop(trainer);
+        assert!(standin.leaks().is_clean(), "{:?}", standin.leaks());
+        (bits(&losses), hits)
+    });
+    assert_eq!(losses[0].0.len(), 6);
+    assert_eq!(losses[0], losses[1]);
 }
 
 /// Steps of 4 images in an arena for steps of 2.
