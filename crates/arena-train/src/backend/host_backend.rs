@@ -28,6 +28,10 @@ impl HostBackend {
     pub const fn new(threads: usize) -> Self {
         Self::of(threads)
     }
+
+    pub(super) const fn threads(&self) -> usize {
+        self.threads
+    }
 }
 
 impl<D> HostBackend<D> {

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "_cuda")]
 pub mod cuda;
+mod decoder;
 pub mod host;
 mod host_backend;
 mod probe_backend;
@@ -18,6 +19,7 @@ use host::{Activation, AdamConfig, ConvShape, LinearShape, SgdConfig};
 
 #[cfg(feature = "_cuda")]
 pub use cuda::CudaBackend;
+pub use decoder::{DecoderKernels, Tables};
 pub use host_backend::HostBackend;
 pub use probe_backend::ProbeBackend;
 

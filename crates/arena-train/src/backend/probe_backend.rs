@@ -9,7 +9,7 @@ use crate::error::TrainError;
 
 /// Stands for a kernel on these buffers of a step, the last of which it may be called without: a recording sees
 /// that it uses them.
-macro_rules! used {
+macro_rules! mark_used {
     ($($operand:expr),+ $(; $optional:ident)?) => {{
         $($operand.mark_used();)+
         $(if let Some($optional) = $optional {
@@ -18,6 +18,8 @@ macro_rules! used {
         Ok(())
     }};
 }
+
+pub(super) use mark_used as used;
 
 /// Stands for another backend: it asks for the same workspaces and computes nothing.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod common;
+mod decoder_kernels;
 mod idx;
 mod kernels;
 mod network;
@@ -19,6 +20,8 @@ mod cuda_program;
 mod cuda_ahead;
 #[cfg(feature = "_cuda")]
 mod cuda_common;
+#[cfg(feature = "_cuda")]
+mod cuda_decoder;
 #[cfg(feature = "_cuda")]
 mod cuda_graph;
 #[cfg(feature = "_cuda")]

@@ -55,8 +55,12 @@ impl CudaBackend {
         Ok(Self { kernels, blas_workspace_bytes, bytes })
     }
 
+    pub(in crate::backend) const fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
     /// A view as the kernels read it.
-    fn input<'v, T: Pod>(&self, view: View<'v, T, Cuda>) -> Result<Input<'v, T>, CudaError> {
+    pub(in crate::backend) fn input<'v, T: Pod>(&self, view: View<'v, T, Cuda>) -> Result<Input<'v, T>, CudaError> {
         if view.stream() != self.kernels.stream() {
             return Err(CudaError::OtherStream);
         }
@@ -68,7 +72,7 @@ impl CudaBackend {
     }
 
     /// A view as the kernels write it.
-    fn output<'v, T: Pod>(&self, view: ViewMut<'v, T, Cuda>) -> Result<Output<'v, T>, CudaError> {
+    pub(in crate::backend) fn output<'v, T: Pod>(&self, view: ViewMut<'v, T, Cuda>) -> Result<Output<'v, T>, CudaError> {
         if view.stream() != self.kernels.stream() {
             return Err(CudaError::OtherStream);
         }

@@ -18,6 +18,8 @@ pub const SOURCE: &str = concat!(
     include_str!("kernels/optimizer.cu"),
     "#line 1 \"batch.cu\"\n",
     include_str!("kernels/batch.cu"),
+    "#line 1 \"decoder.cu\"\n",
+    include_str!("kernels/decoder.cu"),
 );
 
 /// Compiles the kernels to PTX, for a virtual architecture such as `compute_90`.

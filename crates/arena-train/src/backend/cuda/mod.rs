@@ -12,6 +12,7 @@ mod backend;
 mod batch;
 mod compile;
 mod conv;
+mod decoder;
 mod error;
 mod gemm;
 mod kernels;

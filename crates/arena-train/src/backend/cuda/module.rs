@@ -115,6 +115,20 @@ kernels! {
     advance_adam(steps: u64, rates: u64, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32, total: u64);
     load_batch(bytes: u64, pixels: u64, labels: u64, scale: f32, shift: f32, pixel_count: u32, count: u32);
     fill(values: u64, value: f32, count: u32);
+    layer_norm_forward(input: u64, weight: u64, bias: u64, output: u64, statistics: u64, width: u32, rows: u32);
+    layer_norm_input_gradient(input: u64, statistics: u64, weight: u64, above: u64, residual: u64, gradient: u64, width: u32, rows: u32);
+    layer_norm_weight_gradient(input: u64, statistics: u64, above: u64, weight_gradient: u64, bias_gradient: u64, width: u32, rows: u32);
+    gelu_forward(input: u64, output: u64, count: u32);
+    gelu_input_gradient(input: u64, above: u64, gradient: u64, count: u32);
+    add(left: u64, right: u64, sum: u64, count: u32);
+    add_scaled(sum: u64, values: u64, scale: f32, count: u32);
+    dropout(values: u64, threshold: u32, scale: f32, seed_low: u32, seed_high: u32, step: u32, layer: u32, count: u32);
+    embedding_forward(tokens: u64, token_table: u64, position_table: u64, output: u64, context: u32, vocabulary: u32, width: u32, count: u32);
+    embedding_token_gradient(tokens: u64, above: u64, gradient: u64, token_count: u32, width: u32, count: u32);
+    embedding_position_gradient(above: u64, gradient: u64, batch: u32, row: u32, count: u32);
+    attention_forward(input: u64, output: u64, log_sums: u64, scale: f32, context: u32, heads: u32, width: u32, count: u32);
+    attention_query_gradient(input: u64, output: u64, log_sums: u64, above: u64, gradient: u64, scale: f32, context: u32, heads: u32, width: u32, count: u32);
+    attention_key_gradient(input: u64, output: u64, log_sums: u64, above: u64, gradient: u64, scale: f32, context: u32, heads: u32, width: u32, count: u32);
 }
 
 impl Module {

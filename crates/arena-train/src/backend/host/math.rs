@@ -1,0 +1,84 @@
+//! Elementary functions as plain arithmetic, which the compiler turns into vector instructions.
+//!
+//! Nothing is fused, so every processor and every vector width gives the same bits.
+
+/// Elements that a sum keeps apart, so that it runs along vector lanes.
+const LANES: usize = 16;
+
+/// `e^x`, to 2 units in the last place, for -87 to 88; beyond that range the value at its end. NaN stays NaN.
+///
+/// The argument is cut into a multiple of ln 2, which becomes the exponent, and a rest of at most half of it, for
+/// which a polynomial stands. Split and coefficients: S. L. Moshier, Cephes, `expf`.
+#[inline(always)]
+#[expect(clippy::excessive_precision, reason = "the coefficients as they were published")]
+pub(super) fn exp(x: f32) -> f32 {
+    /// Added to a small number it leaves the nearest integer in the low bits.
+    const ROUNDS: f32 = 12_582_912.0;
+    const LN_2_HIGH: f32 = 0.693_359_375;
+    const LN_2_LOW: f32 = -2.121_944_400_e-4;
+    let x = x.clamp(-87.0, 88.0);
+    let rounded = x * std::f32::consts::LOG2_E + ROUNDS;
+    let whole = rounded - ROUNDS;
+    let rest = x - whole * LN_2_HIGH - whole * LN_2_LOW;
+    let mut sum = 1.987_569_150_0e-4;
+    for coefficient in [
+        1.398_199_950_7e-3,
+        8.333_451_907_3e-3,
+        4.166_579_589_4e-2,
+        1.666_666_545_9e-1,
+        5.000_000_120_1e-1,
+    ] {
+        sum = sum * rest + coefficient;
+    }
+    let sum = sum * rest * rest + rest + 1.0;
+    let power = f32::from_bits((rounded.to_bits() << 23).wrapping_add(1.0_f32.to_bits()));
+    sum * power
+}
+
+/// The sum of `term` over the indices below `len`, in an order that depends on `len` alone.
+#[inline(always)]
+pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let whole = len / LANES * LANES;
+    for first in (0..whole).step_by(LANES) {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += term(first + lane);
+        }
+    }
+    for index in whole..len {
+        lanes[index - whole] += term(index);
+    }
+    lanes.into_iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{exp, sum};
+
+    #[test]
+    fn exp_is_right_to_two_units_in_the_last_place() {
+        for step in -870_000..=880_000_i32 {
+            let x = f64::from(step) / 10_000.0;
+            let x = x as f32;
+            let right = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - right).abs() / right;
+            assert!(error < 2.0 * f64::from(f32::EPSILON), "exp({x}): {error:e}");
+        }
+    }
+
+    #[test]
+    fn exp_ends_where_it_would_leave_its_range_and_keeps_nan() {
+        assert!(exp(f32::NAN).is_nan());
+        assert!((0.0..2e-38).contains(&exp(f32::NEG_INFINITY)));
+        assert!((1e38..f32::INFINITY).contains(&exp(f32::INFINITY)));
+        assert_eq!(exp(0.0), 1.0);
+    }
+
+    #[test]
+    fn a_sum_has_every_term_once() {
+        for len in [0, 1, 15, 16, 17, 100] {
+            let right = (0..len).sum::<usize>() as f32;
+            assert_eq!(sum(len, |index| index as f32), right);
+        }
+    }
+}
