@@ -94,15 +94,20 @@ fn layer_norm_agrees_with_its_definition(#[case] rows: usize, #[case] width: usi
     let backward = for_any_threads(&[rows * width, width, width], |outputs, threads| {
         let [dx, dw, db] = outputs else { panic!() };
         host::layer_norm_input_gradient(
-            width, &x, statistics, &weight, &above, Some(&residual), dx, threads,
+            width,
+            &x,
+            statistics,
+            &weight,
+            &above,
+            Some(&residual),
+            dx,
+            threads,
         )?;
         host::layer_norm_weight_gradient(width, &x, statistics, &above, dw, db, threads)
     });
     let without = for_any_threads(&[rows * width], |outputs, threads| {
         let dx = &mut outputs[0];
-        host::layer_norm_input_gradient(
-            width, &x, statistics, &weight, &above, None, dx, threads,
-        )
+        host::layer_norm_input_gradient(width, &x, statistics, &weight, &above, None, dx, threads)
     });
     for (at, (with, without)) in backward[0].iter().zip(&without[0]).enumerate() {
         assert_eq!(*with, without + residual[at]);
@@ -235,8 +240,7 @@ fn embeddings_agree_with_their_definition(
     #[case] positions: usize,
 ) {
     let s = EmbeddingShape { batch, context, vocabulary, width };
-    let tokens: Vec<u32> =
-        (0..s.tokens()).map(|at| (at * at * 7 % vocabulary) as u32).collect();
+    let tokens: Vec<u32> = (0..s.tokens()).map(|at| (at * at * 7 % vocabulary) as u32).collect();
     let (table, place) = (random(1, vocabulary * width), random(2, positions * width));
     let (above, tied) = (random(3, s.output_len()), random(4, vocabulary * width));
     let outputs = for_any_threads(
@@ -288,11 +292,9 @@ fn dropout_drops_its_share_and_scales_the_rest_the_same_way_each_time() {
     assert!(dropped.iter().all(|value| *value == 0.0 || *value == 1.0 / 0.75));
     let zeros = dropped.iter().filter(|value| **value == 0.0).count();
     assert!((24_400..25_600).contains(&zeros), "{zeros}");
-    for other in [
-        Dropout { seed: 4, ..key },
-        Dropout { step: 2, ..key },
-        Dropout { layer: 3, ..key },
-    ] {
+    for other in
+        [Dropout { seed: 4, ..key }, Dropout { step: 2, ..key }, Dropout { layer: 3, ..key }]
+    {
         let differing = run(other).iter().zip(&dropped).filter(|(a, b)| a != b).count();
         assert!((35_000..40_000).contains(&differing), "{differing}");
     }

@@ -60,7 +60,10 @@ impl CudaBackend {
     }
 
     /// A view as the kernels read it.
-    pub(in crate::backend) fn input<'v, T: Pod>(&self, view: View<'v, T, Cuda>) -> Result<Input<'v, T>, CudaError> {
+    pub(in crate::backend) fn input<'v, T: Pod>(
+        &self,
+        view: View<'v, T, Cuda>,
+    ) -> Result<Input<'v, T>, CudaError> {
         if view.stream() != self.kernels.stream() {
             return Err(CudaError::OtherStream);
         }
@@ -72,7 +75,10 @@ impl CudaBackend {
     }
 
     /// A view as the kernels write it.
-    pub(in crate::backend) fn output<'v, T: Pod>(&self, view: ViewMut<'v, T, Cuda>) -> Result<Output<'v, T>, CudaError> {
+    pub(in crate::backend) fn output<'v, T: Pod>(
+        &self,
+        view: ViewMut<'v, T, Cuda>,
+    ) -> Result<Output<'v, T>, CudaError> {
         if view.stream() != self.kernels.stream() {
             return Err(CudaError::OtherStream);
         }

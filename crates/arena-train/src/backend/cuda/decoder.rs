@@ -13,7 +13,9 @@ use crate::backend::host::{
 /// The rows of a matrix whose rows are normalised.
 fn rows(width: usize, input: &Input<'_, f32>) -> Result<usize, CudaError> {
     if width == 0 {
-        return Err(KernelError::Shape { reason: "a row to normalise has at least one element" }.into());
+        return Err(
+            KernelError::Shape { reason: "a row to normalise has at least one element" }.into()
+        );
     }
     check_len("input", input.len(), input.len() / width * width)?;
     Ok(input.len() / width)

@@ -5,7 +5,7 @@ use super::gemm::Matrix;
 use super::kernels::Kernels;
 use super::module::Grid;
 use super::range::{Input, Output};
-use crate::backend::host::{Activation, KernelError, LinearShape};
+use crate::backend::host::{Activation, KernelError, LinearShape, check_bias};
 
 /// Columns of a block of `column_sums`.
 const SUM_COLS: u32 = 32;
@@ -45,14 +45,14 @@ impl Kernels {
         shape.check()?;
         check_len("input", input.len(), shape.input_len())?;
         check_len("weight", weight.len(), shape.weight_len())?;
-        check_len("bias", bias.len(), shape.out_features)?;
+        check_bias("bias", bias.len(), shape, activation)?;
         check_len("output", output.len(), shape.output_len())?;
         let elements = count(output.len())?;
 
         let input = Matrix::new(input, shape.batch, shape.in_features)?;
         let weight = Matrix::new(weight, shape.out_features, shape.in_features)?;
         self.multiply(input, weight.transposed(), output.reborrow())?;
-        if elements == 0 {
+        if elements == 0 || bias.is_empty() {
             return Ok(());
         }
         let relu = u32::from(activation == Activation::Relu);
@@ -89,12 +89,15 @@ impl Kernels {
         check_len("input", input.len(), shape.input_len())?;
         check_len("output gradient", output_gradient.len(), shape.output_len())?;
         check_len("weight gradient", weight_gradient.len(), shape.weight_len())?;
-        check_len("bias gradient", bias_gradient.len(), shape.out_features)?;
+        check_bias("bias gradient", bias_gradient.len(), shape, Activation::Identity)?;
         count(output_gradient.len())?;
 
         let gradient = Matrix::new(output_gradient, shape.batch, shape.out_features)?;
         let input = Matrix::new(input, shape.batch, shape.in_features)?;
         self.multiply(gradient.transposed(), input, weight_gradient)?;
+        if bias_gradient.is_empty() {
+            return Ok(());
+        }
         // One chunk: a batch has few rows.
         self.sum_chunks(shape.out_features, output_gradient, None, bias_gradient, shape.batch)
     }

@@ -20,7 +20,8 @@ impl DecoderKernels for CudaBackend {
             self.input(tokens)?,
             self.input(tables.tokens)?,
             self.input(tables.positions)?,
-            self.output(output)?)?)
+            self.output(output)?,
+        )?)
     }
 
     fn embedding_gradient(
@@ -35,7 +36,8 @@ impl DecoderKernels for CudaBackend {
             self.input(tokens)?,
             self.input(output_gradient)?,
             self.output(gradients.tokens)?,
-            self.output(gradients.positions)?)?)
+            self.output(gradients.positions)?,
+        )?)
     }
 
     fn layer_norm_forward(
@@ -51,7 +53,8 @@ impl DecoderKernels for CudaBackend {
             self.input(input)?,
             [self.input(weights.weight)?, self.input(weights.bias)?],
             self.output(output)?,
-            self.output(statistics)?)?)
+            self.output(statistics)?,
+        )?)
     }
 
     fn layer_norm_input_gradient(
@@ -71,7 +74,8 @@ impl DecoderKernels for CudaBackend {
             self.input(weight)?,
             self.input(output_gradient)?,
             residual_gradient.map(|residual| self.input(residual)).transpose()?,
-            self.output(input_gradient)?)?)
+            self.output(input_gradient)?,
+        )?)
     }
 
     fn layer_norm_weight_gradient(
@@ -87,7 +91,8 @@ impl DecoderKernels for CudaBackend {
             self.input(input)?,
             self.input(statistics)?,
             self.input(output_gradient)?,
-            [self.output(gradients.weight)?, self.output(gradients.bias)?])?)
+            [self.output(gradients.weight)?, self.output(gradients.bias)?],
+        )?)
     }
 
     fn gelu_forward(&self, input: In<'_, Self>, output: Out<'_, Self>) -> Result<(), TrainError> {

@@ -63,11 +63,7 @@ impl<B: DecoderKernels> DecoderKernels for ProbeBackend<'_, B> {
         used!(input, statistics, output_gradient)
     }
 
-    fn gelu_forward(
-        &self,
-        input: In<'_, Self>,
-        output: Out<'_, Self>,
-    ) -> Result<(), TrainError> {
+    fn gelu_forward(&self, input: In<'_, Self>, output: Out<'_, Self>) -> Result<(), TrainError> {
         used!(input, output)
     }
 
@@ -102,11 +98,7 @@ impl<B: DecoderKernels> DecoderKernels for ProbeBackend<'_, B> {
         used!(input, output, log_sums, output_gradient, input_gradient)
     }
 
-    fn dropout(
-        &self,
-        _dropout: Dropout,
-        values: Out<'_, Self>,
-    ) -> Result<(), TrainError> {
+    fn dropout(&self, _dropout: Dropout, values: Out<'_, Self>) -> Result<(), TrainError> {
         used!(values)
     }
 

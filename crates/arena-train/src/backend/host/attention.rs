@@ -327,8 +327,7 @@ fn backward_tile(
                     let token = queries.first + row;
                     let log_sum = kept.log_sums[token * shape.heads + head.number];
                     let seen = seen(queries, keys, row);
-                    let (weights, hidden) =
-                        weights[row * TILE..][..keys.len].split_at_mut(seen);
+                    let (weights, hidden) = weights[row * TILE..][..keys.len].split_at_mut(seen);
                     let (gradients, hidden_gradients) =
                         gradients[row * TILE..][..keys.len].split_at_mut(seen);
                     for (weight, gradient) in weights.iter_mut().zip(gradients) {

@@ -94,10 +94,8 @@ pub fn add(
     check_len("right", right.len(), left.len())?;
     check_len("sum", sum.len(), left.len())?;
     let (arch, part) = (Arch::new(), part(left.len(), threads));
-    sum.par_chunks_mut(part)
-        .zip(left.par_chunks(part))
-        .zip(right.par_chunks(part))
-        .for_each(|((sum, left), right)| {
+    sum.par_chunks_mut(part).zip(left.par_chunks(part)).zip(right.par_chunks(part)).for_each(
+        |((sum, left), right)| {
             arch.dispatch(
                 #[inline(always)]
                 || {
@@ -106,7 +104,8 @@ pub fn add(
                     }
                 },
             );
-        });
+        },
+    );
     Ok(())
 }
 

@@ -102,7 +102,9 @@ pub fn embedding_forward(
                         let position = (index * part + row) % shape.context;
                         let token = &token_table[*token as usize * width..][..width];
                         let position = &position_table[position * width..][..width];
-                        for ((output, token), position) in output.iter_mut().zip(token).zip(position) {
+                        for ((output, token), position) in
+                            output.iter_mut().zip(token).zip(position)
+                        {
                             *output = token + position;
                         }
                     }

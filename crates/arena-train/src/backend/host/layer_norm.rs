@@ -64,10 +64,12 @@ pub fn layer_norm_forward(
                     for ((output, input), statistics) in rows.zip(statistics) {
                         let mean = sum(width, |at| input[at]) / width as f32;
                         let deviation = |at: usize| input[at] - mean;
-                        let variance = sum(width, |at| deviation(at) * deviation(at)) / width as f32;
+                        let variance =
+                            sum(width, |at| deviation(at) * deviation(at)) / width as f32;
                         let scale = 1.0 / (variance + LAYER_NORM_EPSILON).sqrt();
                         let parameters = weight.iter().zip(bias);
-                        for ((output, input), (weight, bias)) in output.iter_mut().zip(input).zip(parameters)
+                        for ((output, input), (weight, bias)) in
+                            output.iter_mut().zip(input).zip(parameters)
                         {
                             *output = (input - mean) * scale * weight + bias;
                         }
@@ -123,7 +125,8 @@ pub fn layer_norm_input_gradient(
                     let mean_gradient = sum(width, through) / width as f32;
                     let mean_product = sum(width, |at| through(at) * normal(at)) / width as f32;
                     for (at, gradient) in gradient.iter_mut().enumerate() {
-                        *gradient = scale * (through(at) - mean_gradient - normal(at) * mean_product);
+                        *gradient =
+                            scale * (through(at) - mean_gradient - normal(at) * mean_product);
                     }
                     if let Some(residual) = residual_gradient {
                         for (gradient, residual) in gradient.iter_mut().zip(&residual[range]) {

@@ -16,6 +16,17 @@ pub enum Activation {
     Relu,
 }
 
+/// A layer without an activation may have no bias.
+pub(in crate::backend) fn check_bias(
+    operand: &'static str,
+    found: usize,
+    shape: &LinearShape,
+    activation: Activation,
+) -> Result<(), KernelError> {
+    let none = found == 0 && activation == Activation::Identity;
+    if none { Ok(()) } else { check_len(operand, found, shape.out_features) }
+}
+
 /// Below this many multiplications a product is not worth a join.
 const SERIAL_BELOW: usize = 1 << 18;
 
@@ -27,7 +38,8 @@ fn parts(shape: &LinearShape, threads: usize) -> usize {
 
 /// `output = activation(input * weight^T + bias)`.
 ///
-/// Shapes: `input` `[batch, in]`, `weight` `[out, in]`, `bias` `[out]`, `output` `[batch, out]`.
+/// Shapes: `input` `[batch, in]`, `weight` `[out, in]`, `bias` `[out]` or empty where there is none, `output`
+/// `[batch, out]`.
 ///
 /// # Errors
 ///
@@ -44,7 +56,7 @@ pub fn linear_forward(
     shape.check()?;
     check_len("input", input.len(), shape.input_len())?;
     check_len("weight", weight.len(), shape.weight_len())?;
-    check_len("bias", bias.len(), shape.out_features)?;
+    check_bias("bias", bias.len(), shape, activation)?;
     check_len("output", output.len(), shape.output_len())?;
 
     let images = part_len(shape.batch, parts(shape, threads));
@@ -76,7 +88,7 @@ pub fn linear_forward(
 /// The work is cut by output feature: each sum over the batch is made by one thread.
 ///
 /// Shapes: `input` `[batch, in]`, `output_gradient` `[batch, out]` (before the activation),
-/// `weight_gradient` `[out, in]`, `bias_gradient` `[out]`.
+/// `weight_gradient` `[out, in]`, `bias_gradient` `[out]` or empty where there is no bias.
 ///
 /// # Errors
 ///
@@ -93,28 +105,31 @@ pub fn linear_weight_gradient(
     check_len("input", input.len(), shape.input_len())?;
     check_len("output gradient", output_gradient.len(), shape.output_len())?;
     check_len("weight gradient", weight_gradient.len(), shape.weight_len())?;
-    check_len("bias gradient", bias_gradient.len(), shape.out_features)?;
+    check_bias("bias gradient", bias_gradient.len(), shape, Activation::Identity)?;
 
     let features = part_len(shape.out_features, parts(shape, threads));
-    weight_gradient
-        .par_chunks_mut(features * shape.in_features)
-        .zip(bias_gradient.par_chunks_mut(features))
-        .enumerate()
-        .try_for_each(|(part, (weight_gradient, bias_gradient))| {
-            let (first, count) = (part * features, bias_gradient.len());
-            let gradient = MatrixRef::row_major(output_gradient, shape.batch, shape.out_features)?
-                .columns(first, count)?;
-            let input = MatrixRef::row_major(input, shape.batch, shape.in_features)?;
-            let mut product = MatrixMut::row_major(weight_gradient, count, shape.in_features)?;
-            sgemm(gradient.transposed(), input, &mut product, false)?;
-            bias_gradient.fill(0.0);
-            for row in output_gradient.chunks_exact(shape.out_features) {
-                for (sum, value) in bias_gradient.iter_mut().zip(&row[first..]) {
-                    *sum += value;
-                }
+    let weights = |part: usize, weight_gradient: &mut [f32], bias_gradient: &mut [f32]| {
+        let (first, count) = (part * features, weight_gradient.len() / shape.in_features);
+        let gradient = MatrixRef::row_major(output_gradient, shape.batch, shape.out_features)?
+            .columns(first, count)?;
+        let input = MatrixRef::row_major(input, shape.batch, shape.in_features)?;
+        let mut product = MatrixMut::row_major(weight_gradient, count, shape.in_features)?;
+        sgemm(gradient.transposed(), input, &mut product, false)?;
+        bias_gradient.fill(0.0);
+        for row in output_gradient.chunks_exact(shape.out_features) {
+            for (sum, value) in bias_gradient.iter_mut().zip(&row[first..]) {
+                *sum += value;
             }
-            Ok(())
-        })
+        }
+        Ok(())
+    };
+    let weight_parts = weight_gradient.par_chunks_mut(features * shape.in_features).enumerate();
+    if bias_gradient.is_empty() {
+        return weight_parts.try_for_each(|(part, gradient)| weights(part, gradient, &mut []));
+    }
+    weight_parts
+        .zip(bias_gradient.par_chunks_mut(features))
+        .try_for_each(|((part, gradient), bias)| weights(part, gradient, bias))
 }
 
 /// The gradient of the input.

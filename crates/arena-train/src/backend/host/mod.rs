@@ -65,15 +65,14 @@ pub use conv::{
     conv_input_gradient, conv_input_gradient_workspace_len, conv_relu_pool_forward,
     conv_relu_pool_workspace_len, conv_weight_gradient, conv_weight_gradient_workspace_len,
 };
-pub use elementwise::{
-    Dropout, add, add_scaled, dropout, gelu_forward, gelu_input_gradient,
-};
+pub use elementwise::{Dropout, add, add_scaled, dropout, gelu_forward, gelu_input_gradient};
 pub use embedding::{EmbeddingShape, embedding_forward, embedding_gradient};
 pub use error::KernelError;
 pub use layer_norm::{
     LAYER_NORM_EPSILON, LAYER_NORM_STATISTICS, layer_norm_forward, layer_norm_input_gradient,
     layer_norm_weight_gradient,
 };
+pub(super) use linear::check_bias;
 pub use linear::{Activation, linear_forward, linear_input_gradient, linear_weight_gradient};
 pub use loss::{BatchLoss, softmax_cross_entropy, softmax_cross_entropy_gradient};
 pub use optimizer::{AdamConfig, SgdConfig, adam_step, sgd_step};
