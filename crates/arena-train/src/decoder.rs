@@ -190,8 +190,9 @@ impl<B: DecoderKernels> Decoder<B> {
     ) -> Result<Loss<'s, B>, TrainError> {
         let Sequences { context, tokens, targets } = batch;
         let whole = self.pass(context, number, 0);
-        let passes = |layer: usize| {
-            Pass { dropout: Dropout { layer: layer as u32, ..whole.dropout }, ..whole }
+        let passes = |layer: usize| Pass {
+            dropout: Dropout { layer: layer as u32, ..whole.dropout },
+            ..whole
         };
         let Self { backend, parameters, embedding, blocks, norm, config, .. } = self;
 
@@ -233,8 +234,9 @@ impl<B: DecoderKernels> Decoder<B> {
             let mut below = step.alloc(x.len())?;
             let (input, to, pass) = (x.view(), below.view_mut(), passes(layer));
             match inside {
-                Some(inside) => block
-                    .backward(backend, parameters, step, pass, input, inside, gradient, to)?,
+                Some(inside) => {
+                    block.backward(backend, parameters, step, pass, input, inside, gradient, to)?
+                }
                 None => step.scope(|inner| {
                     let mut output = inner.alloc(input.len())?;
                     let again = output.view_mut();
@@ -248,5 +250,14 @@ impl<B: DecoderKernels> Decoder<B> {
         backend.dropout(whole.dropout, gradient.view_mut())?;
         embedding.backward(backend, parameters, context, tokens.view(), gradient.view())?;
         Ok(loss)
+    }
+
+    /// Moves every parameter against its gradient, in one call. `step` counts from 1.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses; no parameter has moved then.
+    pub fn update(&mut self, step: u64, rate_factor: f32) -> Result<(), TrainError> {
+        self.parameters.update(&self.backend, step, rate_factor)
     }
 }

@@ -74,6 +74,12 @@ pub enum TrainError {
         /// Its loss.
         loss: f32,
     },
+    /// Sizes that make no decoder.
+    #[error("no decoder has these sizes: {reason}")]
+    Decoder {
+        /// Which rule they break.
+        reason: &'static str,
+    },
     /// A checkpoint is damaged or belongs to another run.
     #[error("checkpoint {}: {reason}", path.display())]
     Checkpoint {

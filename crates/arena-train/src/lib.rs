@@ -8,6 +8,7 @@ pub mod backend;
 pub mod checkpoint;
 pub mod cli;
 pub mod data;
+pub mod decoder;
 pub mod error;
 pub mod feed;
 pub mod heap;

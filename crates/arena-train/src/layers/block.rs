@@ -69,7 +69,7 @@ impl Block {
         (width, heads, depth): (usize, usize, usize),
         (seed, stream): (u64, u64),
     ) -> Result<Self, TrainError> {
-        let mut linear = |parameters: &mut NewParameters, part: &str, features, at, scale| {
+        let linear = |parameters: &mut NewParameters, part: &str, features, at, scale| {
             let (name, identity) = (format!("{name}.{part}"), Activation::Identity);
             Linear::new(parameters, &name, features, identity, (seed, stream + at, scale))
         };
@@ -158,7 +158,8 @@ impl Block {
         let above = dropped.as_ref().unwrap_or(&output_gradient).view();
         self.down.weight_gradient(backend, parameters, rows, gelu.view(), above)?;
         drop(gelu);
-        let gelu_gradient = self.down.input_gradient(backend, parameters, step, rows, above, None)?;
+        let gelu_gradient =
+            self.down.input_gradient(backend, parameters, step, rows, above, None)?;
         drop(dropped);
         let mut up_gradient = step.alloc(up.len())?;
         backend.gelu_input_gradient(up.view(), gelu_gradient.view(), up_gradient.view_mut())?;

@@ -125,7 +125,13 @@ impl Embedding {
         backend.linear_weight_gradient(&shape, features, logits_gradient, gradients)?;
         let mut gradient = step.alloc(features.len())?;
         let weight = parameters.value(self.tables.tokens)?;
-        backend.linear_input_gradient(&shape, weight, logits_gradient, None, gradient.view_mut())?;
+        backend.linear_input_gradient(
+            &shape,
+            weight,
+            logits_gradient,
+            None,
+            gradient.view_mut(),
+        )?;
         Ok(gradient)
     }
 

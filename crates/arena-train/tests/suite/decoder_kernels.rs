@@ -64,7 +64,7 @@ fn assert_gradient(
     }
 }
 
-fn layer_norm(width: usize, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
+pub(crate) fn layer_norm(width: usize, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
     let mut output = Vec::new();
     for row in x.chunks_exact(width) {
         let mean = row.iter().sum::<f64>() / width as f64;
@@ -122,7 +122,7 @@ fn layer_norm_agrees_with_its_definition(#[case] rows: usize, #[case] width: usi
     assert_gradient("bias", &bias, &backward[2], &above, |b| layer_norm(width, &x, &weight, b));
 }
 
-fn gelu(x: &[f64]) -> Vec<f64> {
+pub(crate) fn gelu(x: &[f64]) -> Vec<f64> {
     let root = (2.0 / std::f64::consts::PI).sqrt();
     let value = |x: &f64| 0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh());
     x.iter().map(value).collect()
@@ -150,7 +150,7 @@ fn gelu_agrees_with_its_definition(#[case] len: usize) {
 }
 
 /// Attention as it is defined, with the scores kept whole.
-fn attention(s: &AttentionShape, x: &[f64]) -> Vec<f64> {
+pub(crate) fn attention(s: &AttentionShape, x: &[f64]) -> Vec<f64> {
     let (width, d) = (s.width(), s.head_width);
     let mut output = vec![0.0; s.output_len()];
     for sequence in 0..s.batch {

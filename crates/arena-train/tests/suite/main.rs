@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod common;
+mod decoder;
 mod decoder_kernels;
 mod idx;
 mod kernels;

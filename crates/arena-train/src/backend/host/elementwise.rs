@@ -138,7 +138,7 @@ pub fn add_scaled(
 /// Which elements dropout keeps: a function of the seed, the place in the run, and the element's number.
 ///
 /// Nothing is stored: the backward pass, and a forward pass that is done again, draw the same numbers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Dropout {
     /// The share of elements that become 0; 0 to below 1.
     pub probability: f32,

@@ -72,6 +72,7 @@ pub use layer_norm::{
     LAYER_NORM_EPSILON, LAYER_NORM_STATISTICS, layer_norm_forward, layer_norm_input_gradient,
     layer_norm_weight_gradient,
 };
+#[cfg(feature = "_cuda")]
 pub(super) use linear::check_bias;
 pub use linear::{Activation, linear_forward, linear_input_gradient, linear_weight_gradient};
 pub use loss::{BatchLoss, softmax_cross_entropy, softmax_cross_entropy_gradient};
