@@ -417,12 +417,15 @@ impl Kernels {
         let (input, output, log_sums) = (input.address(), output.address(), log_sums.address());
         let (above, gradient) = (output_gradient.address(), input_gradient.address());
         // SAFETY: a thread below the queries reads what belongs to its sequence in all operands, and writes its own
-        // query's gradient; in the second launch its key's and its value's. The lengths were checked.
+        // query's gradient. The lengths were checked.
         unsafe {
             self.module.attention_query_gradient(
                 grid, input, output, log_sums, above, gradient, scale, context, heads, width,
                 queries,
-            )?;
+            )
+        }?;
+        // SAFETY: as above, for its own key's and value's.
+        unsafe {
             self.module.attention_key_gradient(
                 grid, input, output, log_sums, above, gradient, scale, context, heads, width,
                 queries,

@@ -11,7 +11,7 @@ use super::split::part_len;
 const SERIAL_BELOW: usize = 1 << 14;
 
 /// sqrt(8 / pi): GELU's `tanh(t)` with `t = sqrt(2 / pi) * (x + CUBIC * x^3)` is taken as a logistic function of `2 t`.
-const SLOPE: f32 = 1.595_769_1;
+const SLOPE: f32 = 1.595_769;
 
 /// Of the third power in GELU's argument.
 const CUBIC: f32 = 0.044_715;

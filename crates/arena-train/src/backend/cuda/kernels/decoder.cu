@@ -73,7 +73,7 @@ extern "C" __global__ void layer_norm_weight_gradient(const float *__restrict__ 
 
 // tanh(t) with t = sqrt(2 / pi) (x + 0.044715 x^3), as a logistic function of 2 t.
 __device__ __forceinline__ float gelu_gate(float x) {
-    return 1.0f / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));
+    return 1.0f / (1.0f + expf(-1.595769f * (x + 0.044715f * x * x * x)));
 }
 
 extern "C" __global__ void gelu_forward(const float *__restrict__ input,
@@ -88,7 +88,7 @@ extern "C" __global__ void gelu_input_gradient(const float *__restrict__ input,
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     float x = input[i], gate = gelu_gate(x);
-    float slope = 1.5957691f * (1.0f + 3.0f * 0.044715f * x * x);
+    float slope = 1.595769f * (1.0f + 3.0f * 0.044715f * x * x);
     gradient[i] = above[i] * (gate + x * gate * (1.0f - gate) * slope);
 }
 
