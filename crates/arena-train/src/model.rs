@@ -198,14 +198,15 @@ impl<B: Backend> Cnn<B> {
             hidden_layer.input_gradient(backend, parameters, step, batch, gradient.view(), None)?;
 
         let (routes, input) = (pooled2.routes.view(), pooled1.values.view());
-        conv2.weight_gradient(backend, parameters, step, batch, input, routes, gradient.view())?;
+        let output = (routes, gradient.view());
+        conv2.weight_gradient(backend, parameters, step, batch, input, output)?;
         drop(pooled1.values);
-        let gradient =
-            conv2.input_gradient(backend, parameters, step, batch, routes, gradient.view())?;
+        let gradient = conv2.input_gradient(backend, parameters, step, batch, output)?;
         drop(pooled2.routes);
 
         let (routes, input) = (pooled1.routes.view(), images.view());
-        conv1.weight_gradient(backend, parameters, step, batch, input, routes, gradient.view())?;
+        let output = (routes, gradient.view());
+        conv1.weight_gradient(backend, parameters, step, batch, input, output)?;
         Ok(loss)
     }
 

@@ -29,6 +29,9 @@ pub struct Parameters<D: Device> {
     state: State<D>,
 }
 
+/// Views of what a checkpoint keeps, each with its name there.
+pub type Saved<V> = Vec<(String, V)>;
+
 /// An optimizer and its state.
 #[derive(Debug)]
 enum State<D: Device> {
@@ -205,7 +208,7 @@ impl<D: Device> Parameters<D> {
     /// # Errors
     ///
     /// None is expected: the parts are these blocks' own.
-    pub fn saved(&self) -> Result<Vec<(String, View<'_, f32, D>)>, TrainError> {
+    pub fn saved(&self) -> Result<Saved<View<'_, f32, D>>, TrainError> {
         let mut saved = Vec::new();
         for (part, name) in self.parts() {
             saved.push((name.to_owned(), self.values.view(part)?));
@@ -219,7 +222,7 @@ impl<D: Device> Parameters<D> {
     }
 
     /// [`saved`](Self::saved), to be changed.
-    pub fn saved_mut(&mut self) -> Vec<(String, ViewMut<'_, f32, D>)> {
+    pub fn saved_mut(&mut self) -> Saved<ViewMut<'_, f32, D>> {
         let names: Vec<String> = self.parts().map(|(_, name)| name.to_owned()).collect();
         let values = names.iter().cloned().zip(self.values.split_mut().map(|(_, view)| view));
         let mut saved: Vec<_> = values.collect();

@@ -82,7 +82,7 @@ impl Conv {
         Ok(Pooled { values, routes })
     }
 
-    /// Writes the gradients of weights and biases.
+    /// Writes the gradients of weights and biases, from the routes and the gradient of the output.
     ///
     /// # Errors
     ///
@@ -94,8 +94,7 @@ impl Conv {
         step: &Scope<'_, '_, B::Device>,
         batch: usize,
         input: In<'_, B>,
-        routes: In<'_, B, u8>,
-        output_gradient: In<'_, B>,
+        (routes, output_gradient): (In<'_, B, u8>, In<'_, B>),
     ) -> Result<(), TrainError> {
         let shape = self.shape(batch);
         let mut workspace = step.alloc(backend.conv_weight_gradient_workspace_len(&shape)?)?;
@@ -104,7 +103,7 @@ impl Conv {
         backend.conv_weight_gradient(&shape, input, routes, output_gradient, gradients, workspace)
     }
 
-    /// The gradient of the layer's input.
+    /// The gradient of the layer's input, from the routes and the gradient of the output.
     ///
     /// # Errors
     ///
@@ -115,8 +114,7 @@ impl Conv {
         parameters: &Parameters<B::Device>,
         step: &Scope<'s, '_, B::Device>,
         batch: usize,
-        routes: In<'_, B, u8>,
-        output_gradient: In<'_, B>,
+        (routes, output_gradient): (In<'_, B, u8>, In<'_, B>),
     ) -> Result<Buffer<'s, B>, TrainError> {
         let shape = self.shape(batch);
         let mut input_gradient = step.alloc(shape.input_len())?;
