@@ -68,6 +68,7 @@ impl<D: Device> Steps<D> {
             self.region.fences().set_paused(false);
             self.choose_mode();
         });
+        // They may be streams of another device.
         self.wait_for_declared()?;
         if self.region.any_lent() {
             let by = "the program that it is lent to";

@@ -74,6 +74,8 @@ pub(crate) struct Hooked<D> {
     pub(crate) base_alignment: Option<Alignment>,
     pub(crate) guard_pages: Option<Option<Alignment>>,
     pub(crate) commit_granularity: Option<Option<Alignment>>,
+    /// As by default: there may be streams that it does not wait for.
+    pub(crate) knows_its_stream_alone: bool,
     /// Memory begins so many bytes later than the inner device's.
     pub(crate) shift_bytes: u64,
 }
@@ -82,7 +84,14 @@ impl<D> Hooked<D> {
     pub(crate) fn new(inner: D) -> Self {
         no_hook();
         let (base_alignment, guard_pages, commit_granularity) = (None, None, None);
-        Self { inner, base_alignment, guard_pages, commit_granularity, shift_bytes: 0 }
+        Self {
+            inner,
+            base_alignment,
+            guard_pages,
+            commit_granularity,
+            knows_its_stream_alone: false,
+            shift_bytes: 0,
+        }
     }
 }
 
@@ -197,7 +206,11 @@ unsafe impl<D: Device> Device for Hooked<D> {
 
     fn synchronise_all(&self) -> Result<(), DeviceError> {
         before("synchronise_all")?;
-        self.inner.synchronise_all()
+        if self.knows_its_stream_alone {
+            self.inner.synchronise()
+        } else {
+            self.inner.synchronise_all()
+        }
     }
 
     fn stream(&self) -> &D::Stream {

@@ -9,6 +9,7 @@ use rstest::rstest;
 
 use super::regions::exact;
 use super::{A256, close, open, try_open};
+use crate::hooked::Hooked;
 
 const KIB: u64 = 1 << 10;
 const KEEPS: Keep = Keep::Persistent;
@@ -109,8 +110,9 @@ fn a_buffer_that_is_dropped_meanwhile_gives_its_bytes_back_after_the_resume() ->
 #[test]
 fn a_pause_waits_for_every_declared_stream() -> Result<(), Error> {
     for seed in 0..super::SEEDS {
-        let device = Deferred::new(seed);
-        let (side, main) = (device.new_stream(), device.stream().clone());
+        let mut device = Hooked::new(Deferred::new(seed));
+        device.knows_its_stream_alone = true;
+        let (side, main) = (device.inner.new_stream(), device.stream().clone());
         let (mut steps, buffers) = filled(device, Reset::Keep)?;
         buffers[0].declare_stream(&side)?;
         side.fill(buffers[0].address(), 3000, 5);

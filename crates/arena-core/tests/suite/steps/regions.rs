@@ -219,12 +219,16 @@ fn the_bytes_of_a_plan_are_committed_when_its_step_opens() -> Result<(), Error> 
 
 #[test]
 fn growth_in_a_capture_is_a_typed_error_and_the_capture_goes_on() -> Result<(), Error> {
-    let steps = exact(Deferred::new(0), 64 * KIB, Reset::Keep);
+    let device = Counting::new(Deferred::new(0));
+    let counts = device.counts();
+    let steps = exact(device, 64 * KIB, Reset::Keep);
     let root = open(&steps, None);
     ask(&steps, KIB)?;
+    let commits = counts.calls(Call::Commit);
     steps.region().device().begin_capture()?;
     assert_kind(&ask(&steps, KIB).unwrap_err(), DeviceErrorKind::InCapture);
     assert_kind(&steps.check_needs(2, "inner", 5000).unwrap_err(), DeviceErrorKind::InCapture);
+    assert_eq!(counts.calls(Call::Commit), commits, "the device is not asked");
     drop(steps.region().device().end_capture()?);
     assert_eq!(ask(&steps, KIB)?, KIB);
     close(&steps, root)
@@ -349,6 +353,22 @@ fn what_comes_again_is_poisoned_again_and_no_live_byte(
         close(&steps, root)?;
         steps.trim(above_bytes)?;
         assert_eq!(weights.view().to_vec()?, [1; 300]);
+    }
+    Ok(())
+}
+
+// The pages themselves go, not only the access to them.
+#[test]
+fn what_the_host_gave_back_reads_as_zero_when_it_comes_again() -> Result<(), Error> {
+    let mut steps = exact(Host::new(), 1 << 20, Reset::Keep);
+    for _ in 0..2 {
+        let root = open(&steps, None);
+        let mut x = steps.transient::<u8>(10_000, A256, 1)?;
+        assert_eq!(x.as_slice(), [0; 10_000]);
+        x.as_mut_slice().fill(7);
+        drop(x);
+        close(&steps, root)?;
+        assert_eq!(steps.trim(0)?, 12_288);
     }
     Ok(())
 }
