@@ -48,7 +48,7 @@ fn a_step_on_a_device_happens_whole_or_not_at_all_when_a_call_fails(
     #[case] case: Case,
     #[case] first: u64,
 ) {
-    check(case, first, 23);
+    check(case, first, 53);
 }
 
 #[rstest]
@@ -107,5 +107,5 @@ fn check(case: Case, first: u64, stride: usize) {
     }
     // A graph that is refused is no failure of the step: it runs in the ordinary way.
     println!("{tried} of a run's calls were refused, {failures} times it failed");
-    assert!(failures > 0 && 2 * failures >= tried, "{failures} of {tried}");
+    assert!(2 * failures >= tried && failures > 0, "{failures} of {tried}");
 }
