@@ -93,10 +93,20 @@ impl<D: Device> Steps<D> {
         // Of a chunk that becomes shorter, what lies below `above_bytes` is lost as well.
         let kept_bytes = if self.region.grows() { used_bytes } else { start_bytes };
         self.forget_poison(kept_bytes);
-        // However it ends: no byte without memory may be given out.
-        let _reach = scopeguard::guard((), |()| self.follow_memory());
         // SAFETY: between cursor and kept floor no buffer lies, for `&mut self` says that no transient one is alive;
         // what the closed scopes' streams did there was waited for at their closes.
+        unsafe { self.give_back(used_bytes, free) }
+    }
+
+    /// [`Region::give_back`](crate::region::Region::give_back), after which the zones know what there is.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn give_back(&self, used_bytes: u64, free: Span) -> Result<u64, Error> {
+        // However it ends: no byte without memory may be given out.
+        let _reach = scopeguard::guard((), |()| self.follow_memory());
+        // SAFETY: the caller's promise.
         unsafe { self.region.give_back(used_bytes, free) }
     }
 
@@ -112,10 +122,9 @@ impl<D: Device> Steps<D> {
             return;
         }
         self.forget_poison(used_bytes);
-        let _reach = scopeguard::guard((), |()| self.follow_memory());
         // SAFETY: the root scope has closed, whose caller said that no transient buffer is used again; what the
         // streams of the closed scopes did was waited for just before.
-        let _ = unsafe { self.region.give_back(used_bytes, free) };
+        let _ = unsafe { self.give_back(used_bytes, free) };
     }
 
     /// What lies from `from_bytes` on may hold anything again.
