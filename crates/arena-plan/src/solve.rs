@@ -269,7 +269,6 @@ impl<'a> Portfolio<'a> {
             self.impossible = self.options.capacity_bytes.is_some();
         }
         ladder.end(!between, before - work.load(Ordering::Relaxed));
-        if std::env::var("TRACE").is_ok() { eprintln!("{} aim {aim} round {round} peak {peak} {answer:?}", (12_000_000_000 - work.load(Ordering::Relaxed) as i64) / 1_000_000); }
     }
 
     fn done(&self) -> bool {

@@ -17,7 +17,7 @@ pub(super) struct Leads {
 
 impl Leads {
     /// The share of the attempts that follow nothing.
-    const FRESH: f64 = 0.1;
+    const FRESH: f64 = 0.3;
     const PATIENCE: u32 = 30;
 
     /// What the next attempt should place first.

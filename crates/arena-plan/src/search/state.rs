@@ -348,34 +348,37 @@ impl<'m> State<'m> {
     /// Stacks a section's unplaced items by rising `low`, none below it: no order ends lower. Returns that
     /// end, and how many of the items could be the lowest, with all others above.
     fn section_end(&mut self, section: usize) -> (u64, u32) {
+        let (lows, sizes) = (&self.low[..], &self.model.sizes[..]);
         let members = &mut self.members.of_mut(section)[..self.unplaced[section] as usize];
-        let mut moves = 0;
+        let (mut end, mut highest, mut moves) = (0, 0, 0);
         for sorted in 0..members.len() {
             let item = members[sorted];
-            let low = self.low[item as usize];
+            let low = lows[item as usize];
+            if low >= highest {
+                highest = low;
+                end = low.max(end) + sizes[item as usize];
+                continue;
+            }
             let mut at = sorted;
-            while at > 0 && self.low[members[at - 1] as usize] > low {
+            while at > 0 && lows[members[at - 1] as usize] > low {
                 members[at] = members[at - 1];
                 at -= 1;
             }
             moves += sorted - at;
             members[at] = item;
         }
+        if moves > 0 {
+            let stack = |end: u64, &item: &u32| lows[item as usize].max(end) + sizes[item as usize];
+            end = members.iter().fold(0, stack);
+        }
         // A member costs several times what a look at another item does.
         let cost = 4 * members.len() + moves;
-        let mut end = 0;
-        for &item in &*members {
-            let size = self.model.sizes[item as usize];
-            end = self.low[item as usize].max(end) + size;
-        }
         self.work.set(self.work.get() + cost as u64);
         if end > self.capacity {
             return (end, 0);
         }
-        let highest = self.room[section];
-        let options =
-            members.iter().take_while(|&&item| self.low[item as usize] <= highest).count();
-        (end, options as u32)
+        let room = self.room[section];
+        (end, members.partition_point(|&item| lows[item as usize] <= room) as u32)
     }
 
     /// The unplaced items of a section that could be its lowest, by rising `low` as of the last check.
