@@ -1,7 +1,7 @@
 //! Branch and bound: is there a plan within a capacity?
 //!
 //! Each connected group of items is searched for itself, in rounds of short attempts that differ in what
-//! they prefer. An attempt branches on one question: does this item rest where it is now, or not? After a
+//! they prefer, and begin with a part of the longest path of earlier ones. An attempt branches on one question: does this item rest where it is now, or not? After a
 //! no it must rest on something that is yet to be placed, which raises a proved lowest offset. Per section
 //! the unplaced items, stacked by rising lowest offset, must end within the capacity.
 
@@ -11,7 +11,7 @@ mod orders;
 mod state;
 mod tree;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -64,12 +64,12 @@ struct Group {
     /// Built when it is first needed.
     model: OnceCell<Option<Model>>,
     /// For each capacity that was aimed at.
-    leads: Mutex<HashMap<u64, Leads>>,
+    leads: RefCell<HashMap<u64, Leads>>,
 }
 
 impl<'p> Searcher<'p> {
     pub(crate) fn new(packing: &'p Packing) -> Self {
-        let group = |items| Group { items, model: OnceCell::new(), leads: Mutex::default() };
+        let group = |items| Group { items, model: OnceCell::new(), leads: RefCell::default() };
         Self { packing, groups: packing.components().into_iter().map(group).collect() }
     }
 
@@ -98,7 +98,7 @@ impl<'p> Searcher<'p> {
                 answer = Answer::Unknown;
                 continue;
             };
-            let mut leads = group.leads.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut leads = group.leads.borrow_mut();
             let leads = Mutex::new(leads.entry(capacity).or_default());
             match search_group(model, &leads, round, prove, capacity, budget) {
                 Outcome::Found(found) => {
@@ -154,11 +154,9 @@ fn search_group(
             let followed = lead.len();
             let ended = match Tree::new(model, capacity, style, blame, lead) {
                 Some(mut tree) => {
-                    let ended = {
-                        // What a lead places is not looked for.
-                        let nodes = orders::node_limit(model, round, proves) - followed as u64;
-                        tree.run(nodes, &charge)
-                    };
+                    // What a lead places is not looked for.
+                    let nodes = orders::node_limit(model, round, proves) - followed as u64;
+                    let ended = tree.run(nodes, &charge);
                     let learnt = tree.into_learnt();
                     leads().learn(learnt.path, followed > 0);
                     // What went wrong counts for the next attempts, less and less.

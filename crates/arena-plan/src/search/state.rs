@@ -101,7 +101,9 @@ impl<'m> State<'m> {
             Change::Placed(item) => Some(*item),
             _ => None,
         };
-        self.trail.iter().filter_map(placed).collect()
+        let path: Vec<u32> = self.trail.iter().filter_map(placed).collect();
+        debug_assert_eq!(path.len(), self.placements);
+        path
     }
 
     /// A point to come back to with [`undo`](Self::undo).
@@ -158,7 +160,8 @@ impl<'m> State<'m> {
         for section in life.first as usize..life.end as usize {
             let border = self.unplaced[section] as usize - 1;
             let members = &mut self.members.of_mut(section)[..=border];
-            let place = members.iter().position(|&member| member == item).unwrap_or(border);
+            let place = members.iter().position(|&member| member == item);
+            let place = place.expect("an unplaced item is before the border");
             members[place..].rotate_left(1);
             self.work.set(self.work.get() + border as u64);
             self.unplaced[section] = border as u32;

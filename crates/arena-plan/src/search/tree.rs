@@ -265,3 +265,32 @@ impl<'m> Tree<'m> {
         self.groups[from..].sort_by_key(|group| std::cmp::Reverse(group.end - group.start));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::Guillotine;
+    use crate::packing::Packing;
+    use crate::search::orders;
+
+    #[test]
+    fn a_longest_path_that_is_followed_leads_to_where_it_was() {
+        let instance = Guillotine { buffers: 100, shortened_percent: 10, seed: 7 }.generate();
+        let packing = Packing::new(&instance);
+        let group = &packing.components()[0];
+        let model = Model::new(&packing, group, &|| false).unwrap();
+        let tree = |attempt: u64, lead: &[u32]| {
+            let style = Style::new(&model, attempt, &mut orders::random(0, 0, attempt));
+            let blame = vec![0.0; model.sections];
+            Tree::new(&model, packing.bound, style, blame, lead.to_vec()).unwrap()
+        };
+        let mut first = tree(0, &[]);
+        assert_eq!(first.run(90, &|_| true), Outcome::Stopped);
+        let path = first.into_learnt().path;
+        assert!(path.len() > 10, "{path:?}");
+        // Another attempt, of other preferences, until it has placed as many.
+        let mut second = tree(1, &path);
+        assert_eq!(second.run(path.len() as u64, &|_| true), Outcome::Stopped);
+        assert_eq!(second.state.path(), path);
+    }
+}
