@@ -55,6 +55,7 @@ pub mod formats;
 pub mod generate;
 mod greedy;
 mod instance;
+mod ladder;
 mod lives;
 mod on_demand;
 mod packing;

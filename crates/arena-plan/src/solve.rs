@@ -1,7 +1,6 @@
 //! The stages, the cheapest first. A stage starts only if the stages before it were not enough.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::deadline::Deadline;
 use crate::greedy::{self, Fit};
 use crate::instance::Instance;
+use crate::ladder::Ladder;
 use crate::packing::Packing;
 use crate::plan::Plan;
 use crate::restarts::RandomOrders;
@@ -138,69 +138,6 @@ pub fn solve(instance: &Instance, options: &Options) -> Solution {
     }
 }
 
-/// Where the search aims between the target and the peak, when no capacity says so.
-///
-/// Most instances that can be planned at the target are so after few rounds, so the target goes first. How
-/// hard another aim is does not follow from how low it is: a search mostly succeeds early or never. So each
-/// of several aims gets as many rounds as the others.
-#[derive(Default)]
-struct Ladder {
-    /// The rounds that each aim has had, the target among them.
-    rounds: HashMap<u64, u32>,
-    /// What went to the target, and to the other aims.
-    work: [u64; 2],
-    /// Rounds for other aims than the target.
-    others: u32,
-}
-
-impl Ladder {
-    const AIMS: usize = 9;
-    /// In the first part, the rounds of the target for each round of another aim.
-    const TARGET_ROUNDS: u32 = 4;
-    /// The rounds of the target in the first part.
-    const PATIENCE: u32 = 16;
-    /// In the second part, the work of all other aims together as a multiple of the work of the target.
-    const OTHERS_SHARE: u64 = 2;
-
-    fn next(&self, target: u64, peak: u64) -> u64 {
-        let rounds = |aim: u64| self.rounds.get(&aim).copied().unwrap_or(0);
-        let target_is_next = if rounds(target) < Self::PATIENCE {
-            rounds(target) < Self::TARGET_ROUNDS * (self.others + 1)
-        } else {
-            self.work[1] / Self::OTHERS_SHARE > self.work[0]
-        };
-        if target_is_next {
-            return target;
-        }
-        Self::aims(target, peak).into_iter().min_by_key(|&aim| rounds(aim)).unwrap_or(target)
-    }
-
-    /// Counts a round for this aim, and returns how many it had before.
-    fn begin(&mut self, aim: u64, between: bool) -> u32 {
-        self.others += u32::from(between);
-        let rounds = self.rounds.entry(aim).or_default();
-        *rounds += 1;
-        *rounds - 1
-    }
-
-    /// Half, a quarter and an eighth of the way below the peak, and the roundest numbers: those stay the same
-    /// when the peak falls, and capacities are often round.
-    fn aims(target: u64, peak: u64) -> Vec<u64> {
-        let rung = |rung: u32| peak - ((peak - target) >> rung);
-        let mut aims: Vec<u64> = (1..=3).map(rung).filter(|&aim| aim < peak).collect();
-        for shift in (0..u64::BITS - 2).rev() {
-            let mut aim = (target + 1).next_multiple_of(1 << shift);
-            while aim < peak && aims.len() < Self::AIMS {
-                if aim & (1 << shift) != 0 && !aims.contains(&aim) {
-                    aims.push(aim);
-                }
-                aim += 1 << shift;
-            }
-        }
-        aims
-    }
-}
-
 struct Portfolio<'a> {
     packing: &'a Packing,
     options: &'a Options,
@@ -315,7 +252,7 @@ impl<'a> Portfolio<'a> {
             None => ladder.next(self.target, self.peak),
         };
         let between = aim != self.target;
-        let round = ladder.begin(aim, between);
+        let round = ladder.begin(aim);
         let before = work.load(Ordering::Relaxed);
         let mut offsets = self.offsets.clone();
         let answer = searcher.round(round, !between, aim, &mut offsets, &budget);
@@ -331,7 +268,7 @@ impl<'a> Portfolio<'a> {
             self.target = self.target.max(aim + 1);
             self.impossible = self.options.capacity_bytes.is_some();
         }
-        ladder.work[usize::from(between)] += before - work.load(Ordering::Relaxed);
+        ladder.end(!between, before - work.load(Ordering::Relaxed));
     }
 
     fn done(&self) -> bool {
@@ -402,40 +339,6 @@ impl<'a> Portfolio<'a> {
                     self.keep(self.packing.peak(&offsets), &offsets, Stage::Greedy);
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_search_aims_at_fractions_of_the_way_and_at_round_numbers() {
-        assert_eq!(Ladder::aims(963, 1080), [1022, 1051, 1066, 1024, 992, 1056, 976, 1008, 1040]);
-        assert_eq!(Ladder::aims(7, 9), [8]);
-        assert_eq!(Ladder::aims(7, 8), [0; 0]);
-    }
-
-    #[test]
-    fn the_target_has_four_rounds_in_five_at_first_and_then_half_the_work_of_the_other_aims() {
-        let mut ladder = Ladder::default();
-        let mut next = |rounds: usize| -> Vec<u64> {
-            let mut round = |_| {
-                let aim = ladder.next(963, 1080);
-                ladder.begin(aim, aim != 963);
-                ladder.work[usize::from(aim != 963)] += 1;
-                aim
-            };
-            (0..rounds).map(&mut round).collect()
-        };
-        assert_eq!(next(6), [963, 963, 963, 963, 1022, 963]);
-        assert_eq!(next(13).into_iter().filter(|&aim| aim == 963).count(), 11);
-        let later = next(300);
-        assert_eq!(later.iter().filter(|&&aim| aim == 963).count(), 90);
-        for each in Ladder::aims(963, 1080) {
-            let had = later.iter().filter(|&&aim| aim == each).count();
-            assert!(had == 23 || had == 24, "{each}: {had}");
         }
     }
 }

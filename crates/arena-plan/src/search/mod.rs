@@ -1,20 +1,23 @@
 //! Branch and bound: is there a plan within a capacity?
 //!
 //! Each connected group of items is searched for itself, in rounds of short attempts that differ in what
-//! they prefer. An attempt branches on one question: does this item rest where it is now, or not? After a
+//! they prefer, and begin with a part of the longest path of earlier ones. An attempt branches on one question: does this item rest where it is now, or not? After a
 //! no it must rest on something that is yet to be placed, which raises a proved lowest offset. Per section
 //! the unplaced items, stacked by rising lowest offset, must end within the capacity.
 
+mod leads;
 mod model;
 mod orders;
 mod state;
 mod tree;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::packing::Packing;
+use leads::Leads;
 use model::Model;
 use orders::{PER_ROUND, Style};
 use tree::{Outcome, Tree};
@@ -60,11 +63,13 @@ struct Group {
     items: Vec<u32>,
     /// Built when it is first needed.
     model: OnceCell<Option<Model>>,
+    /// For each capacity that was aimed at.
+    leads: RefCell<HashMap<u64, Leads>>,
 }
 
 impl<'p> Searcher<'p> {
     pub(crate) fn new(packing: &'p Packing) -> Self {
-        let group = |items| Group { items, model: OnceCell::new() };
+        let group = |items| Group { items, model: OnceCell::new(), leads: RefCell::default() };
         Self { packing, groups: packing.components().into_iter().map(group).collect() }
     }
 
@@ -93,7 +98,9 @@ impl<'p> Searcher<'p> {
                 answer = Answer::Unknown;
                 continue;
             };
-            match search_group(model, round, prove, capacity, budget) {
+            let mut leads = group.leads.borrow_mut();
+            let leads = Mutex::new(leads.entry(capacity).or_default());
+            match search_group(model, &leads, round, prove, capacity, budget) {
                 Outcome::Found(found) => {
                     for (&item, offset) in model.origin.iter().zip(found) {
                         offsets[item as usize] = offset;
@@ -121,6 +128,7 @@ impl Group {
 /// Threads take the round's attempts in turn; the first to end decides.
 fn search_group(
     model: &Model,
+    leads: &Mutex<&mut Leads>,
     round: u32,
     prove: bool,
     capacity: u64,
@@ -137,15 +145,22 @@ fn search_group(
             if attempt >= PER_ROUND {
                 return;
             }
-            let style = Style::new(model, budget.seed, round, attempt);
-            let ended = match Tree::new(model, capacity, style, blame) {
+            let mut random = orders::random(budget.seed, round, attempt);
+            let style = Style::new(model, attempt, &mut random);
+            let proves = prove && attempt == PER_ROUND - 1;
+            let leads = || leads.lock().unwrap_or_else(PoisonError::into_inner);
+            // A proof begins with what is hardest.
+            let lead = if proves { Vec::new() } else { leads().beginning(&mut random) };
+            let followed = lead.len();
+            let ended = match Tree::new(model, capacity, style, blame, lead) {
                 Some(mut tree) => {
-                    let ended = tree.run(
-                        orders::node_limit(model, round, prove && attempt == PER_ROUND - 1),
-                        &charge,
-                    );
+                    // What a lead places is not looked for.
+                    let nodes = orders::node_limit(model, round, proves) - followed as u64;
+                    let ended = tree.run(nodes, &charge);
+                    let learnt = tree.into_learnt();
+                    leads().learn(learnt.path, followed > 0);
                     // What went wrong counts for the next attempts, less and less.
-                    blame = tree.into_blame();
+                    blame = learnt.blame;
                     blame.iter_mut().for_each(|section| *section /= 2.0);
                     ended
                 }

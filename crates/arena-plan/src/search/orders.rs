@@ -28,13 +28,16 @@ pub(super) fn node_limit(model: &Model, round: u32, prove: bool) -> u64 {
     if prove { nodes << (round / 8).min(20) } else { nodes }
 }
 
+/// The same numbers for the same seed, round and attempt.
+pub(super) fn random(seed: u64, round: u32, attempt: u64) -> ChaCha8Rng {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(u64::from(round) * PER_ROUND + attempt);
+    random
+}
+
 impl Style {
-    /// The same for the same seed, round and attempt.
     #[expect(clippy::cast_precision_loss, reason = "keys only need to be near")]
-    pub(super) fn new(model: &Model, seed: u64, round: u32, attempt: u64) -> Self {
-        let number = u64::from(round) * PER_ROUND + attempt;
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        random.set_stream(number);
+    pub(super) fn new(model: &Model, attempt: u64, random: &mut ChaCha8Rng) -> Self {
         // Half of the attempts keep to a plain order.
         let noise = if attempt % 4 < 2 { 0.0 } else { random.random_range(0.0..0.6_f64) };
         let keys: Vec<[f64; 3]> = model

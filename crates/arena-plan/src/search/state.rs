@@ -21,12 +21,21 @@ pub(super) struct State<'m> {
     pub(super) low: Vec<u64>,
     pub(super) placed: Vec<bool>,
     trail: Vec<Change>,
-    /// Items of each section, kept nearly sorted by `low` from check to check.
+    /// How many items are placed.
+    pub(super) placements: usize,
+    /// Items of each section: the unplaced ones, nearly sorted by `low` from check to check, then the placed
+    /// ones, the last one first. Taking one back moves the border.
     members: Lists,
+    /// For each section the number of unplaced items.
+    unplaced: Vec<u32>,
+    /// For each section what the unplaced items leave of the capacity.
+    room: Vec<u64>,
+    /// For each section an upper bound of the end of its stack. On the way down the end only rises, so a bound
+    /// stays one on the way back.
+    end: Vec<u64>,
     /// Sections in which a `low` has risen since the last check.
     touched: Vec<u32>,
     is_touched: Vec<bool>,
-    scratch: Vec<u32>,
     /// For each item the one on which it could rest lowest when that was last looked for, or `NONE`.
     rests_on: Vec<u32>,
     /// For each section how many of its unplaced items could be the lowest of them.
@@ -48,10 +57,19 @@ impl<'m> State<'m> {
             support: start,
             placed: vec![false; model.items.len()],
             trail: Vec::new(),
+            placements: 0,
             members: model.members.clone(),
+            unplaced: (0..model.sections).map(|s| model.members.of(s).len() as u32).collect(),
+            room: (0..model.sections)
+                .map(|section| {
+                    let total: u64 =
+                        model.members.of(section).iter().map(|&i| model.sizes[i as usize]).sum();
+                    capacity.saturating_sub(total)
+                })
+                .collect(),
+            end: vec![capacity; model.sections],
             touched: Vec::new(),
             is_touched: vec![false; model.sections],
-            scratch: Vec::new(),
             rests_on: vec![NONE; model.items.len()],
             options: vec![0; model.sections],
             blame,
@@ -76,6 +94,18 @@ impl<'m> State<'m> {
         self.work.get()
     }
 
+    /// The placed items in the order of their placement.
+    pub(super) fn path(&self) -> Vec<u32> {
+        self.look_at(self.trail.len());
+        let placed = |change: &Change| match change {
+            Change::Placed(item) => Some(*item),
+            _ => None,
+        };
+        let path: Vec<u32> = self.trail.iter().filter_map(placed).collect();
+        debug_assert_eq!(path.len(), self.placements);
+        path
+    }
+
     /// A point to come back to with [`undo`](Self::undo).
     pub(super) fn mark(&self) -> usize {
         self.trail.len()
@@ -84,7 +114,16 @@ impl<'m> State<'m> {
     pub(super) fn undo(&mut self, mark: usize) {
         while self.trail.len() > mark {
             match self.trail.pop() {
-                Some(Change::Placed(item)) => self.placed[item as usize] = false,
+                Some(Change::Placed(item)) => {
+                    self.placed[item as usize] = false;
+                    let life = &self.model.items[item as usize];
+                    let size = self.model.sizes[item as usize];
+                    for section in life.first as usize..life.end as usize {
+                        self.unplaced[section] += 1;
+                        self.room[section] -= size;
+                    }
+                    self.placements -= 1;
+                }
                 Some(Change::Raised { item, support, low }) => {
                     self.support[item as usize] = support;
                     self.low[item as usize] = low;
@@ -116,6 +155,18 @@ impl<'m> State<'m> {
         let at = item as usize;
         self.placed[at] = true;
         self.trail.push(Change::Placed(item));
+        self.placements += 1;
+        let life = &self.model.items[at];
+        for section in life.first as usize..life.end as usize {
+            let border = self.unplaced[section] as usize - 1;
+            let members = &mut self.members.of_mut(section)[..=border];
+            let place = members.iter().position(|&member| member == item);
+            let place = place.expect("an unplaced item is before the border");
+            members[place..].rotate_left(1);
+            self.work.set(self.work.get() + border as u64);
+            self.unplaced[section] = border as u32;
+            self.room[section] += self.model.sizes[at];
+        }
         self.touch(at);
         let top = self.support[at] + self.model.sizes[at];
         self.look_at(self.model.meets.of(at).len());
@@ -206,14 +257,14 @@ impl<'m> State<'m> {
         });
         self.support[item] = support;
         if low > self.low[item] {
-            self.low[item] = low;
+            let before = std::mem::replace(&mut self.low[item], low);
             if low + self.model.sizes[item] > self.capacity
                 || self.model.items[item].fixed.is_some()
             {
                 self.blame_life_of(item);
                 return false;
             }
-            self.touch(item);
+            self.touch_where_it_matters(item, before, low);
             return self.raise_twin_after(item);
         }
         true
@@ -225,6 +276,28 @@ impl<'m> State<'m> {
             if !self.is_touched[section as usize] {
                 self.is_touched[section as usize] = true;
                 self.touched.push(section);
+            }
+        }
+    }
+
+    /// Marks the sections in which this rise may change something: how many items could be the lowest, or
+    /// whether the stack ends within the capacity. It ends at most as much higher as the item does, or by the
+    /// item's size.
+    fn touch_where_it_matters(&mut self, item: usize, before: u64, low: u64) {
+        let life = &self.model.items[item];
+        let rise = (low - before).min(self.model.sizes[item]);
+        self.work.set(self.work.get() + life.width());
+        for section in life.first..life.end {
+            let at = section as usize;
+            if self.is_touched[at] {
+                continue;
+            }
+            let end = self.end[at] + rise;
+            if end > self.capacity || (before <= self.room[at] && low > self.room[at]) {
+                self.is_touched[at] = true;
+                self.touched.push(section);
+            } else {
+                self.end[at] = end;
             }
         }
     }
@@ -262,6 +335,7 @@ impl<'m> State<'m> {
             self.is_touched[section as usize] = false;
             let at = section as usize;
             let (end, options) = self.section_end(at);
+            self.end[at] = end;
             if end > self.capacity {
                 self.blame[at] += 1.0;
                 return self.fail();
@@ -277,50 +351,42 @@ impl<'m> State<'m> {
     /// Stacks a section's unplaced items by rising `low`, none below it: no order ends lower. Returns that
     /// end, and how many of the items could be the lowest, with all others above.
     fn section_end(&mut self, section: usize) -> (u64, u32) {
-        let members = self.members.of_mut(section);
-        self.scratch.clear();
-        let mut sorted = 0;
-        let mut moves = 0;
-        for read in 0..members.len() {
-            let item = members[read];
-            if self.placed[item as usize] {
-                self.scratch.push(item);
+        let (lows, sizes) = (&self.low[..], &self.model.sizes[..]);
+        let members = &mut self.members.of_mut(section)[..self.unplaced[section] as usize];
+        let (mut end, mut highest, mut moves) = (0, 0, 0);
+        for sorted in 0..members.len() {
+            let item = members[sorted];
+            let low = lows[item as usize];
+            if low >= highest {
+                highest = low;
+                end = low.max(end) + sizes[item as usize];
                 continue;
             }
-            let low = self.low[item as usize];
             let mut at = sorted;
-            while at > 0 && self.low[members[at - 1] as usize] > low {
+            while at > 0 && lows[members[at - 1] as usize] > low {
                 members[at] = members[at - 1];
                 at -= 1;
             }
             moves += sorted - at;
             members[at] = item;
-            sorted += 1;
         }
-        members[sorted..].copy_from_slice(&self.scratch);
+        if moves > 0 {
+            let stack = |end: u64, &item: &u32| lows[item as usize].max(end) + sizes[item as usize];
+            end = members.iter().fold(0, stack);
+        }
         // A member costs several times what a look at another item does.
         let cost = 4 * members.len() + moves;
-        let (mut end, mut total) = (0, 0);
-        for &item in &members[..sorted] {
-            let size = self.model.sizes[item as usize];
-            end = self.low[item as usize].max(end) + size;
-            total += size;
-        }
         self.work.set(self.work.get() + cost as u64);
         if end > self.capacity {
             return (end, 0);
         }
-        let highest = self.capacity - total;
-        let options = members[..sorted]
-            .iter()
-            .take_while(|&&item| self.low[item as usize] <= highest)
-            .count();
-        (end, options as u32)
+        let room = self.room[section];
+        (end, members.partition_point(|&item| lows[item as usize] <= room) as u32)
     }
 
     /// The unplaced items of a section that could be its lowest, by rising `low` as of the last check.
     pub(super) fn members(&self, section: usize) -> &[u32] {
-        self.members.of(section)
+        &self.members.of(section)[..self.unplaced[section] as usize]
     }
 }
 

@@ -48,6 +48,18 @@ pub(super) struct Tree<'m> {
     groups: Vec<Group>,
     /// What `charge` has been told of the state's work.
     charged: u64,
+    /// What to place first, as far as it can be placed.
+    lead: Vec<u32>,
+    /// The longest path so far: items in the order of their placement.
+    longest: Vec<u32>,
+}
+
+/// What an attempt tells the next ones.
+pub(super) struct Learnt {
+    /// For each section how often it was the reason for going back.
+    pub(super) blame: Vec<f64>,
+    /// The longest path before it failed.
+    pub(super) path: Vec<u32>,
 }
 
 impl<'m> Tree<'m> {
@@ -56,13 +68,14 @@ impl<'m> Tree<'m> {
     /// Some tens of microseconds.
     const WORK_PER_CHARGE: u64 = 1 << 16;
 
-    /// `blame` comes from earlier attempts. `None` when it is plain from the start that there is no
+    /// `blame` and `lead`, what to place first, come from earlier attempts. `None` when it is plain from the start that there is no
     /// solution.
     pub(super) fn new(
         model: &'m Model,
         capacity: u64,
         style: Style,
         blame: Vec<f64>,
+        lead: Vec<u32>,
     ) -> Option<Self> {
         let state = State::new(model, capacity, blame)?;
         Some(Self {
@@ -72,12 +85,13 @@ impl<'m> Tree<'m> {
             pool: Vec::new(),
             groups: Vec::new(),
             charged: 0,
+            lead,
+            longest: Vec::new(),
         })
     }
 
-    /// For each section how often it was the reason for going back.
-    pub(super) fn into_blame(self) -> Vec<f64> {
-        self.state.blame
+    pub(super) fn into_learnt(self) -> Learnt {
+        Learnt { blame: self.state.blame, path: self.longest }
     }
 
     /// Searches until `nodes` are used up. `charge` is told now and then how much work was done, and says
@@ -143,6 +157,11 @@ impl<'m> Tree<'m> {
                     }
                 }
                 Step::Failed => {
+                    // The last one on the path is what failed.
+                    if self.state.placements > self.longest.len() + 1 {
+                        self.longest = self.state.path();
+                        self.longest.pop();
+                    }
                     self.state.undo(frame.mark);
                     self.groups.truncate(frame.groups);
                     let (choice, group) = (frame.choice, frame.group);
@@ -173,6 +192,12 @@ impl<'m> Tree<'m> {
     /// much the section matters, the lowest item that can rest where it is. `NONE` when no item can.
     fn choose(&self, group: Group) -> u32 {
         let items = &self.pool[group.start..group.end];
+        if let Some(&item) = self.lead.get(self.state.placements) {
+            self.state.look_at(items.len());
+            if items.contains(&item) && self.state.placeable(item as usize) {
+                return item;
+            }
+        }
         let model = self.state.model;
         let first = model.items[items[0] as usize].first;
         let end = items.iter().map(|&item| model.items[item as usize].end).max().unwrap_or(first);
@@ -238,5 +263,34 @@ impl<'m> Tree<'m> {
             self.groups.push(Group { start, end: self.pool.len() });
         }
         self.groups[from..].sort_by_key(|group| std::cmp::Reverse(group.end - group.start));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::Guillotine;
+    use crate::packing::Packing;
+    use crate::search::orders;
+
+    #[test]
+    fn a_longest_path_that_is_followed_leads_to_where_it_was() {
+        let instance = Guillotine { buffers: 100, shortened_percent: 10, seed: 7 }.generate();
+        let packing = Packing::new(&instance);
+        let group = &packing.components()[0];
+        let model = Model::new(&packing, group, &|| false).unwrap();
+        let tree = |attempt: u64, lead: &[u32]| {
+            let style = Style::new(&model, attempt, &mut orders::random(0, 0, attempt));
+            let blame = vec![0.0; model.sections];
+            Tree::new(&model, packing.bound, style, blame, lead.to_vec()).unwrap()
+        };
+        let mut first = tree(0, &[]);
+        assert_eq!(first.run(90, &|_| true), Outcome::Stopped);
+        let path = first.into_learnt().path;
+        assert!(path.len() > 10, "{path:?}");
+        // Another attempt, of other preferences, until it has placed as many.
+        let mut second = tree(1, &path);
+        assert_eq!(second.run(path.len() as u64, &|_| true), Outcome::Stopped);
+        assert_eq!(second.state.path(), path);
     }
 }
