@@ -61,7 +61,7 @@ mod tests {
             .collect();
         for length in 1..4 {
             let count = lengths.iter().filter(|&&one| one == length).count();
-            assert!((180..270).contains(&count), "{length}: {count}");
+            assert!((130..220).contains(&count), "{length}: {count}");
         }
     }
 

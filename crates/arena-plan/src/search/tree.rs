@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_longest_path_that_is_followed_leads_to_where_it_was() {
-        let instance = Guillotine { buffers: 100, shortened_percent: 10, seed: 7 }.generate();
+        let instance = Guillotine { buffers: 300, shortened_percent: 10, seed: 7 }.generate();
         let packing = Packing::new(&instance);
         let group = &packing.components()[0];
         let model = Model::new(&packing, group, &|| false).unwrap();
@@ -285,7 +285,8 @@ mod tests {
             Tree::new(&model, packing.bound, style, blame, lead.to_vec()).unwrap()
         };
         let mut first = tree(0, &[]);
-        assert_eq!(first.run(90, &|_| true), Outcome::Stopped);
+        let too_few = model.items.len() as u64 - 1;
+        assert_eq!(first.run(too_few, &|_| true), Outcome::Stopped);
         let path = first.into_learnt().path;
         assert!(path.len() > 10, "{path:?}");
         // Another attempt, of other preferences, until it has placed as many.
