@@ -96,11 +96,11 @@ impl fmt::Display for Status {
         )?;
         write!(f, "committed {} of {}, ", size(committed_bytes), size(capacity_bytes))?;
         match &self.memory {
-            Some(DeviceMemory { device, free_bytes, limit_bytes, limited_by, .. }) => {
-                write!(f, "{device}: free {} of {}", size(*free_bytes), size(*limit_bytes))?;
+            Some(DeviceMemory { device, free_bytes, total_bytes, limit_bytes, limited_by }) => {
+                write!(f, "{device}: free {} of {}", size(*free_bytes), size(*total_bytes))?;
                 match limited_by {
                     LimitedBy::Device => Ok(()),
-                    other => write!(f, " ({})", other.name()),
+                    other => write!(f, ", limit {} ({})", size(*limit_bytes), other.name()),
                 }
             }
             None => f.write_str("the device does not tell what is free"),

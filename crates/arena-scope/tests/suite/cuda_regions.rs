@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 
 use crate::cuda_graph::Loop;
+use arena_scope::cudarc::driver::CudaContext;
 use arena_scope::errors::{DeviceErrorKind, LimitedBy};
 use arena_scope::plan::{PlannedSlot, SlotTable};
 use arena_scope::{
@@ -319,4 +320,33 @@ fn a_program_that_frees_its_own_cache_when_memory_is_short_is_served() {
     arena.scope(|step| step.alloc::<u8>(10 << 20).map(drop)).unwrap();
     let refused = arena.scope(|step| step.alloc::<u8>(30 << 20).map(drop)).unwrap_err();
     assert!(matches!(device_kind(&refused), DeviceErrorKind::OutOfMemory(Some(_))), "{refused}");
+}
+
+// The copies of input slots run on a stream that nobody declares.
+#[test]
+fn a_pause_waits_for_a_batch_that_is_on_its_way_beside_the_arena_s_stream() {
+    let standin = Standin::load().unwrap();
+    for seed in standin.seeds(20) {
+        standin.reset(seed);
+        let mut arena = exact(ByteSize::mib(64)).unwrap();
+        let mut slots = arena.input_slots::<u8>(2, 1 << 20).unwrap();
+        arena.mark().unwrap();
+        slots.fill(|batch| batch.fill(7)).unwrap();
+        arena.pause(Keep::Persistent).unwrap();
+        arena.resume().unwrap();
+        let seen = arena.scope(|step| step.read(slots.next()?));
+        assert!(seen.unwrap() == vec![7; 1 << 20], "seed {seed}: {}", standin.last_fault());
+        drop((slots, arena));
+        assert!(standin.leaks().is_clean(), "seed {seed}: {:?}", standin.leaks());
+    }
+}
+
+#[test]
+fn a_region_over_memory_of_the_program_does_not_grow() {
+    let _standin = Standin::load().unwrap();
+    let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
+    let memory = stream.alloc_zeros::<u8>(1 << 20).map_err(|error| error.0).unwrap();
+    let device = Cuda::on(stream).unwrap().over(memory).unwrap();
+    let builder = Arena::builder(device).capacity(ByteSize::mib(1)).region(RegionKind::Virtual);
+    assert_eq!(device_kind(&builder.build().unwrap_err()), DeviceErrorKind::Unsupported);
 }

@@ -55,6 +55,11 @@ impl External {
         }
     }
 
+    /// Whether the program gave memory, which no arena has yet.
+    pub(super) fn is_given(&self) -> bool {
+        self.lock().is_some()
+    }
+
     pub(super) fn put_back(&self, memory: Held) {
         *self.lock() = Some(memory);
     }

@@ -132,7 +132,11 @@ unsafe impl Device for Cuda {
         })
     }
 
+    /// None for memory that the program gave.
     fn commit_granularity(&self) -> Option<Alignment> {
+        if self.external.is_given() {
+            return None;
+        }
         self.call(|| virtual_memory::granularity(self.context().cu_device())).ok().flatten()
     }
 
@@ -283,6 +287,12 @@ unsafe impl Device for Cuda {
 
     fn synchronise(&self) -> Result<(), DeviceError> {
         self.synchronise_stream(&self.stream)
+    }
+
+    /// Of this context, and of the primary contexts of the other devices, whose copies can read this one's memory.
+    fn synchronise_all(&self) -> Result<(), DeviceError> {
+        self.wait_for_every_stream()?;
+        self.synchronise()
     }
 
     fn stream(&self) -> &Arc<CudaStream> {
