@@ -12,6 +12,7 @@ mod program;
 mod reference;
 mod refusals;
 mod seeds;
+mod torch;
 mod training;
 mod transaction;
 

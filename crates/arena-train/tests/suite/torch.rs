@@ -1,0 +1,138 @@
+//! The kernels agree with PyTorch's layers: with a table of its values, which `scripts/torch_layers.py` made with
+//! PyTorch 2.15 on one thread.
+
+use crate::common::{in_pool, wide};
+use arena_train::backend::host::{
+    self, Activation, AdamConfig, AttentionShape, EmbeddingShape, KernelError, LinearShape,
+};
+
+const TABLE: &str = include_str!("../torch/layers.txt");
+
+/// Both round sums of a few dozen terms to f32.
+const TOLERANCE: f64 = 2e-6;
+
+fn values(name: &str) -> Vec<f64> {
+    let line = TABLE.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let line = line.unwrap_or_else(|| panic!("{name} is in the table"));
+    line.split(' ').map(|value| value.parse().unwrap()).collect()
+}
+
+/// Element i is sin(1.7 i + seed), as in the script.
+fn sines(seed: u32, len: usize) -> Vec<f32> {
+    (0..len).map(|i| (1.7 * i as f64 + f64::from(seed)).sin() as f32).collect()
+}
+
+fn times(factor: f32, values: &[f32]) -> Vec<f32> {
+    values.iter().map(|value| factor * value).collect()
+}
+
+#[track_caller]
+fn assert_is(name: &str, found: &[f32]) {
+    let expected = values(name);
+    assert_eq!(found.len(), expected.len(), "{name}");
+    for (at, (found, expected)) in wide(found).iter().zip(&expected).enumerate() {
+        let error = (found - expected).abs();
+        assert!(error <= TOLERANCE * expected.abs().max(1.0), "{name}[{at}]: {found}, {expected}");
+    }
+}
+
+fn run(kernels: impl FnOnce() -> Result<(), KernelError> + Send) {
+    in_pool(kernels).unwrap();
+}
+
+#[test]
+fn layer_norm_is_pytorchs() {
+    let (x, weight, bias, above) = (sines(1, 60), sines(2, 12), sines(3, 12), sines(4, 60));
+    let (mut y, mut kept, mut dx) = ([0.0; 60], [0.0; 10], [0.0; 60]);
+    let (mut dweight, mut dbias) = ([0.0; 12], [0.0; 12]);
+    run(|| {
+        host::layer_norm_forward(12, &x, &weight, &bias, &mut y, &mut kept, 2)?;
+        host::layer_norm_input_gradient(12, &x, &kept, &weight, &above, None, &mut dx, 2)?;
+        host::layer_norm_weight_gradient(12, &x, &kept, &above, &mut dweight, &mut dbias, 2)
+    });
+    assert_is("layer_norm", &y);
+    assert_is("layer_norm.input", &dx);
+    assert_is("layer_norm.weight", &dweight);
+    assert_is("layer_norm.bias", &dbias);
+}
+
+#[test]
+fn gelu_is_pytorchs() {
+    let (x, above) = (times(4.0, &sines(1, 40)), sines(4, 40));
+    let (mut y, mut dx) = ([0.0; 40], [0.0; 40]);
+    run(|| {
+        host::gelu_forward(&x, &mut y, 2)?;
+        host::gelu_input_gradient(&x, &above, &mut dx, 2)
+    });
+    assert_is("gelu", &y);
+    assert_is("gelu.input", &dx);
+}
+
+#[test]
+fn attention_is_pytorchs() {
+    let s = AttentionShape { batch: 2, context: 7, heads: 3, head_width: 4 };
+    // The table has the gradient of what is doubled here.
+    let (x, above) = (times(2.0, &sines(1, s.input_len())), sines(4, s.output_len()));
+    let (mut y, mut kept) = (vec![0.0; s.output_len()], vec![0.0; s.log_sums_len()]);
+    let mut dx = vec![0.0; s.input_len()];
+    run(|| {
+        host::attention_forward(&s, &x, &mut y, &mut kept)?;
+        host::attention_gradient(&s, &x, &y, &kept, &above, &mut dx)
+    });
+    assert_is("attention", &y);
+    assert_is("attention.input", &times(2.0, &dx));
+}
+
+#[test]
+fn embeddings_are_pytorchs() {
+    let s = EmbeddingShape { batch: 2, context: 4, vocabulary: 5, width: 6 };
+    let tokens = [2, 0, 2, 4, 1, 2, 3, 0];
+    let (table, places, above) = (sines(1, 30), sines(2, 24), sines(4, 48));
+    let (mut y, mut dtable, mut dplaces) = ([0.0; 48], [0.0; 30], [0.0; 24]);
+    run(|| {
+        host::embedding_forward(&s, &tokens, &table, &places, &mut y, 2)?;
+        host::embedding_gradient(&s, &tokens, &above, &mut dtable, &mut dplaces, 2)
+    });
+    assert_is("embedding", &y);
+    assert_is("embedding.tokens", &dtable);
+    assert_is("embedding.positions", &dplaces);
+}
+
+#[test]
+fn the_loss_is_pytorchs() {
+    let (logits, labels) = (times(3.0, &sines(1, 54)), [0, 8, 3, 3, 1, 5]);
+    let mut gradient = [0.0; 54];
+    let loss = host::softmax_cross_entropy_gradient(9, &logits, &labels, &mut gradient).unwrap();
+    assert_is("cross_entropy", &[loss.mean]);
+    assert_is("cross_entropy.logits", &times(3.0, &gradient));
+}
+
+#[test]
+fn a_linear_layer_is_pytorchs() {
+    let s = LinearShape { batch: 4, in_features: 10, out_features: 6 };
+    let (x, weight, bias, above) = (sines(1, 40), sines(2, 60), sines(3, 6), sines(4, 24));
+    let (mut y, mut dweight, mut dbias, mut dx) = ([0.0; 24], [0.0; 60], [0.0; 6], [0.0; 40]);
+    run(|| {
+        host::linear_forward(&s, &x, &weight, &bias, Activation::Identity, &mut y, 2)?;
+        host::linear_weight_gradient(&s, &x, &above, &mut dweight, &mut dbias, 2)?;
+        host::linear_input_gradient(&s, &weight, &above, None, &mut dx, 2)
+    });
+    assert_is("linear", &y);
+    assert_is("linear.weight", &dweight);
+    assert_is("linear.bias", &dbias);
+    assert_is("linear.input", &dx);
+}
+
+#[test]
+fn adam_is_pytorchs() {
+    let config = AdamConfig { learning_rate: 0.01, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    let (mut x, mut mean, mut square) = (sines(1, 8), [0.0; 8], [0.0; 8]);
+    run(|| {
+        (0..3).try_for_each(|step| {
+            let gradient = sines(10 + step, 8);
+            let number = u64::from(step) + 1;
+            host::adam_step(&config, number, &mut x, &gradient, &mut mean, &mut square, 2)
+        })
+    });
+    assert_is("adam", &x);
+}
