@@ -19,10 +19,8 @@ fn a_guard_as_a_scope(guard: &mut Guard<'_, Host>) -> Result<(), Error> {
     guard.alloc::<f32>(1).map(drop)
 }
 
-fn elements_that_own_something(step: &Scope<'_, '_, Host>) {
-    let _ = step.alloc::<String>(1);
+fn elements_that_borrow_something(step: &Scope<'_, '_, Host>) {
     let _ = step.alloc::<&u8>(1);
-    let _ = step.alloc::<bool>(1);
 }
 
 fn main() {}

@@ -2,7 +2,7 @@
 
 use arena_scope::device::Counting;
 use arena_scope::{
-    Alignment, Arena, Error, Guard, Host, Persistent, Scope, Transient, View, ViewMut,
+    Alignment, Arena, Error, Guard, Host, Persistent, Pod, Scope, Transient, View, ViewMut,
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any, const_assert};
 
@@ -13,6 +13,9 @@ assert_not_impl_any!(Arena<Host>: Sync, Clone);
 assert_not_impl_any!(Scope<'static, 'static, Host>: Send, Sync, Clone);
 assert_not_impl_any!(Guard<'static, Host>: Send, Sync, Clone, std::ops::DerefMut);
 assert_impl_all!(Transient<'static, f32>: Sync);
+// Elements are plain data. (The compiler's words for these depend on what else is plain data in a build.)
+assert_not_impl_any!(String: Pod);
+assert_not_impl_any!(bool: Pod);
 assert_not_impl_any!(Transient<'static, f32>: Send, Clone);
 assert_impl_all!(View<'static, f32>: Send, Sync, Copy);
 assert_impl_all!(ViewMut<'static, f32>: Send, Sync);
