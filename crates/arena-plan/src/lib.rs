@@ -62,6 +62,7 @@ mod packing;
 mod plan;
 mod planned_run;
 mod record;
+mod repair;
 mod restarts;
 mod run_planner;
 mod search;

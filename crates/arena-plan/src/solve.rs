@@ -11,6 +11,7 @@ use crate::instance::Instance;
 use crate::ladder::Ladder;
 use crate::packing::Packing;
 use crate::plan::Plan;
+use crate::repair::Repair;
 use crate::restarts::RandomOrders;
 use crate::search::{Answer, Budget, Searcher};
 use crate::skyline::{Skyline, order_by};
@@ -32,6 +33,7 @@ pub struct Options {
     /// Buffers that random restarts may place, over all restarts.
     pub restart_budget: u64,
     /// How long the search may last, in nodes that look at 2,000 buffers and moments; most look at fewer.
+    /// Instances too large for it are repaired instead, for a tenth of this.
     pub node_budget: u64,
 }
 
@@ -76,6 +78,8 @@ pub enum Stage {
     Greedy,
     /// A random restart of the skyline.
     Restart,
+    /// The repair of a plan that was slightly above its target.
+    Repair,
     /// Branch and bound.
     Search,
 }
@@ -161,6 +165,10 @@ impl<'a> Portfolio<'a> {
     const RESTARTS_PER_ROUND: u64 = 4_000;
     /// Looks at items and sections for each node of the budget.
     const WORK_PER_NODE: u64 = 2_000;
+    /// A plan is repaired if it is above its target by at most one part in so many.
+    const SLIGHTLY_ABOVE: u64 = 100;
+    /// The part of the node budget that repairs may use: one in so many.
+    const REPAIR_SHARE: u64 = 10;
     /// The time that is kept for the order that is being made and for the check at the end, as a multiple of the
     /// time for preparing and sweeping. All of these sort the buffers and keep the live ones in a map.
     const KEPT_FOR_THE_END: f64 = 1.5;
@@ -212,7 +220,17 @@ impl<'a> Portfolio<'a> {
         let work = AtomicU64::new(self.options.node_budget.saturating_mul(Self::WORK_PER_NODE));
         let mut searching = searcher.can_search(&|| self.deadline.has_passed());
         let mut ladder = Ladder::default();
-        loop {
+        let mut repair = (!fixed && !searching)
+            .then(|| Repair::new(self.packing, self.deadline, self.options.seed));
+        let mut repair_work = work.load(Ordering::Relaxed) / Self::REPAIR_SHARE;
+        for round in 0_u64.. {
+            // The longer it is in vain, the more restarts are made before the next.
+            if let Some(repair) = &mut repair
+                && round.count_ones() <= 1
+                && self.repair(repair, &mut repair_work, round)
+            {
+                return;
+            }
             for _ in 0..Self::RESTARTS_PER_ROUND.div_ceil(each) {
                 if restarts < each {
                     restarts = 0;
@@ -236,6 +254,20 @@ impl<'a> Portfolio<'a> {
                 return;
             }
         }
+    }
+
+    /// Whether the best plan so far, if it is slightly above the target, could be brought down to it.
+    fn repair(&mut self, repair: &mut Repair<'_>, work: &mut u64, round: u64) -> bool {
+        if self.peak - self.target > self.target / Self::SLIGHTLY_ABOVE {
+            return false;
+        }
+        let given = Repair::looks_after(round).min(*work);
+        let mut left = given;
+        let repaired = repair.attempt(&self.offsets, self.target, &mut left);
+        *work -= given - left;
+        let Some(offsets) = repaired else { return false };
+        self.keep(self.packing.peak(&offsets), &offsets, Stage::Repair);
+        self.done()
     }
 
     /// One round of search, for the target or for an aim between it and what is there.
