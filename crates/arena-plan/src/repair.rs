@@ -57,8 +57,7 @@ pub(crate) struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    /// Looks that an attempt may cost for each round of restarts before it, and at most: about a second.
-    const LOOKS_PER_ROUND: u64 = 24_000_000;
+    /// Looks that one attempt may cost: two to three seconds.
     const LOOKS_PER_ATTEMPT: u64 = 400_000_000;
     /// Looks between two looks at the clock.
     const LOOKS_PER_TIME: u64 = 10_000;
@@ -106,12 +105,6 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The looks that an attempt after so many rounds of restarts may cost: most succeed soon, and where one does
-    /// not, restarts may be what helps.
-    pub(crate) fn looks_after(round: u64) -> u64 {
-        Self::LOOKS_PER_ATTEMPT.min(Self::LOOKS_PER_ROUND * (round.min(1_000) + 1))
-    }
-
     /// Offsets with a peak of at most `target`, made from those of a valid plan; `None` if there is no way, no time
     /// or not enough `work`, of which is taken what it cost.
     pub(crate) fn attempt(
@@ -121,7 +114,8 @@ impl<'a> Repair<'a> {
         work: &mut u64,
     ) -> Option<Vec<u64>> {
         self.looks = 0;
-        let repaired = self.stack(plan) <= target && self.place_rest(plan, target, *work);
+        let limit = Self::LOOKS_PER_ATTEMPT.min(*work);
+        let repaired = self.stack(plan) <= target && self.place_rest(plan, target, limit);
         *work = work.saturating_sub(self.looks);
         repaired.then(|| std::mem::take(&mut self.offsets))
     }

@@ -166,7 +166,9 @@ impl<'a> Portfolio<'a> {
     /// Looks at items and sections for each node of the budget.
     const WORK_PER_NODE: u64 = 2_000;
     /// A plan is repaired if it is above its target by at most one part in so many.
-    const SLIGHTLY_ABOVE: u64 = 100;
+    const SLIGHTLY_ABOVE: u64 = 200;
+    /// Rounds of restarts from one attempt to repair to the next.
+    const ROUNDS_PER_REPAIR: u64 = 64;
     /// The part of the node budget that repairs may use: one in so many.
     const REPAIR_SHARE: u64 = 10;
     /// The time that is kept for the order that is being made and for the check at the end, as a multiple of the
@@ -224,10 +226,10 @@ impl<'a> Portfolio<'a> {
             .then(|| Repair::new(self.packing, self.deadline, self.options.seed));
         let mut repair_work = work.load(Ordering::Relaxed) / Self::REPAIR_SHARE;
         for round in 0_u64.. {
-            // The longer it is in vain, the more restarts are made before the next.
+            // Most attempts succeed; where one does not, restarts may find a plan to begin from.
             if let Some(repair) = &mut repair
-                && round.count_ones() <= 1
-                && self.repair(repair, &mut repair_work, round)
+                && round % Self::ROUNDS_PER_REPAIR == 0
+                && self.repair(repair, &mut repair_work)
             {
                 return;
             }
@@ -257,15 +259,13 @@ impl<'a> Portfolio<'a> {
     }
 
     /// Whether the best plan so far, if it is slightly above the target, could be brought down to it.
-    fn repair(&mut self, repair: &mut Repair<'_>, work: &mut u64, round: u64) -> bool {
+    fn repair(&mut self, repair: &mut Repair<'_>, work: &mut u64) -> bool {
         if self.peak - self.target > self.target / Self::SLIGHTLY_ABOVE {
             return false;
         }
-        let given = Repair::looks_after(round).min(*work);
-        let mut left = given;
-        let repaired = repair.attempt(&self.offsets, self.target, &mut left);
-        *work -= given - left;
-        let Some(offsets) = repaired else { return false };
+        let Some(offsets) = repair.attempt(&self.offsets, self.target, work) else {
+            return false;
+        };
         self.keep(self.packing.peak(&offsets), &offsets, Stage::Repair);
         self.done()
     }
