@@ -14,6 +14,15 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// A program that heeds signals, also where this test program was started to ignore some: in the background of a script,
+/// or by `nohup`.
+fn with_default_signals(program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["HUP", "INT", "TERM"].map(|signal| format!("--default-signal={signal}")));
+    command.arg(program);
+    command
+}
+
 /// A folder with 200 images to train on and 20 to test with.
 struct Place(TempDir);
 
@@ -47,7 +56,7 @@ impl Place {
 
     /// A program in this folder: a run of 100 steps an epoch.
     fn program(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+        let mut command = with_default_signals(env!("CARGO_BIN_EXE_arena-train"));
         command.current_dir(self.0.path());
         command.args(["--data", "data", "--threads", "2", "--batch", "2"]).args(arguments);
         command
@@ -159,7 +168,7 @@ fn a_second_signal_ends_it_at_once() {
     let place = Place::new();
     place.images("train", 20_000, 28);
     let long = ["--batch", "20000", "--reset", "poison", "--checkpoint", "run.st"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    let mut command = with_default_signals(env!("CARGO_BIN_EXE_arena-train"));
     command.current_dir(place.0.path()).args(["--data", "data", "--threads", "1"]).args(long);
     let mut running = Running::start(command);
     running.until("poison is active");
@@ -175,7 +184,7 @@ fn a_second_signal_ends_it_at_once() {
 fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
     let place = Place::new();
     let program = env!("CARGO_BIN_EXE_arena-train");
-    let mut command = Command::new("sh");
+    let mut command = with_default_signals("sh");
     let script = "trap '' HUP; exec \"$0\" --data data --batch 2 --threads 2 --epochs 1000000";
     command.args(["-c", script, program]).current_dir(place.0.path());
     let mut running = Running::start(command);
@@ -264,7 +273,7 @@ fn resume_refuses_another_run_and_names_what_differs(#[case] other: &[&str], #[c
     *labels.last_mut().unwrap() = 9;
     fs::write(path, labels).unwrap();
 
-    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    let mut command = with_default_signals(env!("CARGO_BIN_EXE_arena-train"));
     command.current_dir(place.0.path()).args(["--resume", "run.st"]).args(other);
     for (option, value) in [("--data", "data"), ("--batch", "2")] {
         if !other.contains(&option) {
@@ -380,7 +389,7 @@ fn every_count_has_a_bound_and_an_answer_at_once(
     #[values("1099511627776", "9223372036854775808", "18446744073709551615", "-1", "1e3")]
     count: &str,
 ) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    let mut command = with_default_signals(env!("CARGO_BIN_EXE_arena-train"));
     let output = command.args(["--checkpoint", "x"]).arg(format!("{option}={count}")).output();
     refused(&output.unwrap(), 2, &[option, count, "must be a "]);
 }
@@ -437,7 +446,7 @@ fn data_that_is_not_there_is_told_with_the_place_and_the_option() {
     let place = Place::new();
     let folder = place.at("elsewhere");
     fs::create_dir(&folder).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_arena-train"));
+    let mut command = with_default_signals(env!("CARGO_BIN_EXE_arena-train"));
     let output = command.current_dir(&folder).output().unwrap();
     let looked = fs::canonicalize(&folder).unwrap().join("data/mnist");
     refused(&output, 1, &[looked.to_str().unwrap(), "train-images-idx3-ubyte", "--data"]);
