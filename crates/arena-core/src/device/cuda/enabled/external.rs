@@ -6,9 +6,25 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::CudaSlice;
 
-/// What a [`Cuda`](crate::Cuda) needs to release memory: nothing for its own, and what keeps that of the program.
-#[derive(Debug)]
-pub struct CudaMemory(pub(super) Option<Held>);
+/// What a device needs to release memory: nothing for its own, what keeps that of the program, and which pieces of
+/// reserved addresses have memory.
+#[derive(Debug, Default)]
+pub struct CudaMemory {
+    pub(super) held: Option<Held>,
+    /// Addresses and bytes.
+    mapped: Mutex<Vec<(u64, u64)>>,
+}
+
+impl CudaMemory {
+    pub(super) fn of_the_program(held: Held) -> Self {
+        Self { held: Some(held), mapped: Mutex::default() }
+    }
+
+    /// The pieces that have memory.
+    pub(super) fn mapped(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.mapped.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// Memory of the program's.
 pub(super) struct Held {

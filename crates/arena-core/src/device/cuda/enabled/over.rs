@@ -79,7 +79,7 @@ impl Cuda {
             self.external.put_back(held);
             return Err(error);
         }
-        Ok(Some(Obtained { base_address: held.address, handle: CudaMemory(Some(held)) }))
+        Ok(Some(Obtained { base_address: held.address, handle: CudaMemory::of_the_program(held) }))
     }
 }
 

@@ -83,7 +83,7 @@ unsafe impl Device for Cuda {
         }
         if bytes == 0 {
             // The driver refuses nothing as a size. No byte will be used.
-            let handle = CudaMemory(None);
+            let handle = CudaMemory::default();
             return Ok(Obtained { base_address: Alignment::DEFAULT.bytes(), handle });
         }
         let mut base_address = 0;
@@ -93,14 +93,14 @@ unsafe impl Device for Cuda {
             let code = unsafe { sys::cuMemAlloc_v2(&raw mut base_address, length(bytes)) };
             done("cuMemAlloc", code)
         });
-        let handle = CudaMemory(None);
+        let handle = CudaMemory::default();
         obtained
             .map(|()| Obtained { base_address, handle })
             .map_err(|error| self.with_figures_if_short(error, bytes))
     }
 
     unsafe fn release(&self, memory: Obtained<CudaMemory>, bytes: u64) -> Result<(), DeviceError> {
-        let Obtained { base_address, handle: CudaMemory(mut external) } = memory;
+        let Obtained { base_address, handle: CudaMemory { held: mut external, .. } } = memory;
         if bytes == 0 && external.is_none() {
             return Ok(());
         }
@@ -141,7 +141,7 @@ unsafe impl Device for Cuda {
     }
 
     fn reserve(&self, bytes: u64) -> Result<Obtained<CudaMemory>, DeviceError> {
-        let handle = CudaMemory(None);
+        let handle = CudaMemory::default();
         let base_address = self.call(|| {
             let granularity = virtual_memory::granularity(self.context().cu_device())?;
             let alignment = granularity.unwrap_or(Alignment::DEFAULT);
@@ -165,22 +165,27 @@ unsafe impl Device for Cuda {
         }
         self.call_even_if_lost(|| {
             let _ = self.wait_for_the_last_use()?;
-            // SAFETY: the caller passes what `reserve` returned. If something is mapped there still, the driver
-            // refuses, and the addresses are given up.
+            for (address, bytes) in memory.handle.mapped().drain(..) {
+                // SAFETY: a piece that `commit` mapped, and what used it has ended, or will never run.
+                unsafe { virtual_memory::unmap(address, length(bytes)) }?;
+            }
+            // SAFETY: the caller passes what `reserve` returned, and nothing is mapped there any more.
             unsafe { virtual_memory::unreserve(memory.base_address, length(bytes)) }
         })
     }
 
     unsafe fn commit(
         &self,
-        _memory: &CudaMemory,
+        memory: &CudaMemory,
         address: u64,
         bytes: u64,
     ) -> Result<(), DeviceError> {
         let committed = self.call(|| {
             let _held = self.not_in_capture("cuMemCreate")?;
             // SAFETY: the caller gives a range of reserved addresses without memory.
-            unsafe { virtual_memory::map(self.context().cu_device(), address, length(bytes)) }
+            unsafe { virtual_memory::map(self.context().cu_device(), address, length(bytes)) }?;
+            memory.mapped().push((address, bytes));
+            Ok(())
         });
         committed.map_err(|error| self.with_figures_if_short(error, bytes))
     }
@@ -188,7 +193,7 @@ unsafe impl Device for Cuda {
     /// Waits for the stream first, on the host.
     unsafe fn decommit(
         &self,
-        _memory: &CudaMemory,
+        memory: &CudaMemory,
         address: u64,
         bytes: u64,
     ) -> Result<(), DeviceError> {
@@ -196,7 +201,9 @@ unsafe impl Device for Cuda {
             let _held = self.not_in_capture("cuMemUnmap")?;
             let _ = self.wait_for_the_last_use()?;
             // SAFETY: the caller gives a range that `commit` mapped, and what used it has ended, or will never run.
-            unsafe { virtual_memory::unmap(address, length(bytes)) }
+            unsafe { virtual_memory::unmap(address, length(bytes)) }?;
+            memory.mapped().retain(|&(start, _)| start != address);
+            Ok(())
         })
     }
 
