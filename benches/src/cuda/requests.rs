@@ -9,6 +9,7 @@ use arena_scope::{Arena, ByteSize, Probe, Reset};
 use arena_train::backend::host::AdamConfig;
 use arena_train::backend::{Backend, ProbeBackend};
 use arena_train::data::Dataset;
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, TRAIN, Trainer};
 
@@ -51,8 +52,10 @@ impl Requests {
         let pixels = vec![0; images * 28 * 28];
         let data = Dataset { images: pixels, labels: vec![0; images], rows: 28, cols: 28 };
         let config = RunConfig {
+            network: (),
             epochs: 1,
             batch: images,
+            accumulate: 1,
             per: Per::Minibatch,
             reset: Reset::Keep,
             optimizer: Optimizer::Adam(AdamConfig::default()),
@@ -63,7 +66,7 @@ impl Requests {
         let any = ByteSize::bytes_exact(1 << 61);
         let mut arena = Arena::builder(Probe::like(device)).capacity(any).build()?;
         arena.record(None);
-        let mut trainer = Trainer::on(arena, ProbeBackend::of(backend), config)?;
+        let mut trainer = Trainer::<Cnn<_>>::on(arena, ProbeBackend::of(backend), config)?;
         trainer.train(&data, &AtomicBool::new(false), |_| ())?;
         let log = trainer.arena().recorded(TRAIN.variant(images as u64));
         let mut requests = Self::of(&log.context("a step was recorded")?);

@@ -12,10 +12,8 @@ use std::path::Path;
 use arena_plan::files::{self, shortened};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use crate::backend::Backend;
-use crate::data::DataIdentity;
 use crate::error::TrainError;
-use crate::model::Cnn;
+use crate::network::Network;
 use crate::optimizer::Optimizer;
 use crate::training::{RunConfig, Trainer};
 
@@ -30,21 +28,36 @@ const CHECKSUM: &[u8] = b"\"checksum\":\"";
 /// What stands for the checksum while it is computed.
 const NO_CHECKSUM: &str = "00000000";
 
-/// What must be the same for a run to be continued, by name.
-fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
+/// A setting that must be the same for a run to be continued.
+struct Setting {
+    name: &'static str,
+    value: String,
+    /// The value in files that do not name it, for they are older.
+    before: Option<&'static str>,
+}
+
+fn settings<N: Network>(config: &RunConfig<N::Sizes>) -> Vec<Setting> {
     let optimizer = match config.optimizer {
         Optimizer::Sgd(config) => format!("sgd, momentum {}", config.momentum),
         Optimizer::Adam(config) => {
             format!("adam, {} {} {}", config.beta1, config.beta2, config.epsilon)
         }
     };
-    [
+    let always = [
         ("seed", config.seed.to_string()),
         ("batch", config.batch.to_string()),
         ("epochs", config.epochs.to_string()),
         ("optimizer", optimizer),
         ("lr", config.optimizer.learning_rate().to_string()),
-    ]
+    ];
+    let later = [
+        ("network", N::describe(&config.network), "cnn"),
+        ("accumulate", config.accumulate.to_string(), "1"),
+    ];
+    // First of all what decides most.
+    let later = later.map(|(name, value, before)| Setting { name, value, before: Some(before) });
+    let always = always.map(|(name, value)| Setting { name, value, before: None });
+    later.into_iter().chain(always).collect()
 }
 
 /// Writes where a run stands after `step` steps to `path`, whole or not at all: see [`files::write`](files::write()).
@@ -53,9 +66,9 @@ fn identity(config: &RunConfig) -> [(&'static str, String); 5] {
 ///
 /// [`TrainError::Checkpoint`] when a value is infinite or no number; when the device refuses a copy, or the file cannot
 /// be written. The file is as it was before.
-pub fn save<B: Backend>(
-    model: &Cnn<B>,
-    (config, data): (&RunConfig, &DataIdentity),
+pub fn save<N: Network>(
+    model: &N,
+    (config, data): (&RunConfig<N::Sizes>, &str),
     step: u64,
     path: &Path,
 ) -> Result<(), TrainError> {
@@ -65,12 +78,13 @@ pub fn save<B: Backend>(
         check_finite(&name, &values).map_err(failed(path))?;
         tensors.push((name, values));
     }
+    let settings = settings::<N>(config).into_iter();
     let mut metadata: HashMap<String, String> =
-        identity(config).map(|(name, value)| (name.to_owned(), value)).into();
+        settings.map(|setting| (setting.name.to_owned(), setting.value)).collect();
     let more = [
         ("format", FORMAT.to_owned()),
         ("checksum", NO_CHECKSUM.to_owned()),
-        ("data", data.text.clone()),
+        ("data", data.to_owned()),
         ("step", step.to_string()),
     ];
     metadata.extend(more.map(|(name, value)| (name.to_owned(), value)));
@@ -136,9 +150,9 @@ fn failed(path: &Path) -> impl Fn(String) -> TrainError {
 /// damaged, holds a value that is infinite or no number, is of a run over other data or with another seed, batch,
 /// number of epochs, optimizer or rate, or stands behind this run's end; the trainer is unchanged then. Or the
 /// device's refusal of a copy.
-pub fn resume<B: Backend>(
-    trainer: &mut Trainer<B>,
-    data: &DataIdentity,
+pub fn resume<N: Network>(
+    trainer: &mut Trainer<N>,
+    (train, identity): (&N::Data, &str),
     path: &Path,
 ) -> Result<(), TrainError> {
     let failed = failed(path);
@@ -151,7 +165,7 @@ pub fn resume<B: Backend>(
         metadata.get(name).ok_or_else(|| failed(format!("it does not say its {name}")))
     };
     let config = trainer.config();
-    let mut settings = identity(config).to_vec();
+    let mut settings = settings::<N>(config);
     match entry("format")?.as_str() {
         FORMAT => {
             let place = checksum_place(&bytes);
@@ -159,20 +173,23 @@ pub fn resume<B: Backend>(
             if found.as_ref() != Some(entry("checksum")?) {
                 return Err(failed("it is damaged: its checksum is another one".to_owned()));
             }
-            settings.push(("data", data.text.clone()));
+            settings.push(Setting { name: "data", value: identity.to_owned(), before: None });
         }
         FORMAT_1 => {}
         other => return Err(failed(format!("its format is `{other}`, not `{FORMAT}`"))),
     }
-    for (name, ours) in settings {
-        let theirs = entry(name)?;
-        if *theirs != ours {
-            let reason = format!("its run has {name} {theirs}, this one {ours}");
+    for Setting { name, value, before } in settings {
+        let theirs = match (metadata.get(name), before) {
+            (None, Some(before)) => before,
+            _ => entry(name)?,
+        };
+        if theirs != value {
+            let reason = format!("its run has {name} {theirs}, this one {value}");
             return Err(failed(reason));
         }
     }
     let step = entry("step")?.parse().map_err(|_| failed("its step is no number".to_owned()))?;
-    let last = config.last_step(data.train_images);
+    let last = config.last_step(train);
     if step > last {
         return Err(failed(format!("it stands after step {step}, and this run ends at {last}")));
     }
@@ -194,7 +211,7 @@ pub fn resume<B: Backend>(
     for (name, view) in model.parameters().saved()? {
         loaded.push(read(&name, view.len())?);
     }
-    for ((_, mut view), values) in model.parameters_mut().saved_mut().into_iter().zip(&loaded) {
+    for ((_, mut view), values) in model.parts_mut().1.saved_mut().into_iter().zip(&loaded) {
         view.write(values)?;
     }
     *steps_done = step;

@@ -1,17 +1,28 @@
 //! A decoder of bytes: the network that predicts the next one.
 
+mod sample;
+
 use arena_scope::bumpalo::collections::Vec as BumpVec;
 use arena_scope::{Arena, Scope};
 
 use crate::backend::host::Dropout;
-use crate::backend::{Buffer, DecoderKernels, In};
+use crate::backend::{Buffer, DecoderKernels, In, ProbeBackend};
+use crate::data::{Split, Text};
 use crate::error::TrainError;
 use crate::layers::{Block, Embedding, Kept, LayerNorm, Loss, Pass, loss, loss_and_gradient};
+use crate::network::Network;
 use crate::optimizer::Optimizer;
 use crate::parameters::{NewParameters, Parameters};
+use crate::training::{RunConfig, Trainer};
+use sample::sample;
+
+pub use sample::SAMPLE;
 
 /// Tokens are bytes.
 pub const VOCABULARY: usize = 256;
+
+/// More sequences than a step has: see [`Network::variant`].
+const MOST_SEQUENCES: u64 = 10_000_000;
 
 /// Streams of random numbers that a layer's first values may use.
 const STREAMS_PER_LAYER: u64 = 8;
@@ -251,13 +262,93 @@ impl<B: DecoderKernels> Decoder<B> {
         embedding.backward(backend, parameters, context, tokens.view(), gradient.view())?;
         Ok(loss)
     }
+}
 
-    /// Moves every parameter against its gradient, in one call. `step` counts from 1.
-    ///
-    /// # Errors
-    ///
-    /// When the device refuses; no parameter has moved then.
-    pub fn update(&mut self, step: u64, rate_factor: f32) -> Result<(), TrainError> {
-        self.parameters.update(&self.backend, step, rate_factor)
+impl<B: DecoderKernels> Network for Decoder<B> {
+    type Backend = B;
+    type Probe<'b>
+        = Decoder<ProbeBackend<'b, B>>
+    where
+        B: 'b;
+    type Sizes = DecoderConfig;
+    type Data = Text;
+    type Batch<'s> = Sequences<'s, B>;
+
+    const PREDICTIONS: &'static str = "bytes";
+
+    fn new(
+        arena: &Arena<B::Device>,
+        backend: B,
+        config: &RunConfig<DecoderConfig>,
+    ) -> Result<Self, TrainError> {
+        Self::new(arena, backend, config.network, &config.optimizer, config.seed)
+    }
+
+    fn describe(sizes: &DecoderConfig) -> String {
+        let DecoderConfig { context, layers, width, heads, dropout, recompute: _ } = sizes;
+        format!(
+            "gpt, context {context}, layers {layers}, width {width}, heads {heads}, dropout {dropout}"
+        )
+    }
+
+    fn parameters(&self) -> &Parameters<B::Device> {
+        &self.parameters
+    }
+
+    fn parts_mut(&mut self) -> (&B, &mut Parameters<B::Device>) {
+        (&self.backend, &mut self.parameters)
+    }
+
+    /// The length of the sequences, times [`MOST_SEQUENCES`], and their number.
+    fn variant(data: &Text, examples: &[u32]) -> u64 {
+        let length = examples.first().map_or(0, |sequence| data.length(*sequence));
+        length as u64 * MOST_SEQUENCES + examples.len() as u64
+    }
+
+    fn predictions(data: &Text, examples: &[u32]) -> u64 {
+        examples.iter().map(|sequence| data.length(*sequence) as u64).sum()
+    }
+
+    fn load<'s>(
+        &self,
+        scope: &Scope<'s, '_, B::Device>,
+        data: &Text,
+        examples: &[u32],
+    ) -> Result<Sequences<'s, B>, TrainError> {
+        let context = examples.first().map_or(0, |sequence| data.length(*sequence));
+        let bump = scope.host_bump();
+        let upload = |skipped: usize| {
+            let sequences = examples.iter().map(|sequence| &data.sequence(*sequence)[skipped..]);
+            let tokens =
+                sequences.flat_map(|bytes| bytes[..context].iter().copied().map(u32::from));
+            let mut found = BumpVec::with_capacity_in(examples.len() * context, bump);
+            found.extend(tokens);
+            scope.upload(&found)
+        };
+        Ok(Sequences { context, tokens: upload(0)?, targets: upload(1)? })
+    }
+
+    fn gradients<'s>(
+        &mut self,
+        scope: &mut Scope<'s, '_, B::Device>,
+        number: u64,
+        batch: Sequences<'s, B>,
+    ) -> Result<Loss<'s, B>, TrainError> {
+        self.gradients(scope, number as u32, batch)
+    }
+
+    fn evaluate<'s>(
+        &self,
+        scope: &mut Scope<'s, '_, B::Device>,
+        batch: Sequences<'s, B>,
+    ) -> Result<Loss<'s, B>, TrainError> {
+        self.evaluate(scope, batch)
+    }
+
+    fn sample(
+        trainer: &mut Trainer<Self>,
+        data: &Split<Text>,
+    ) -> Result<Option<String>, TrainError> {
+        sample(trainer, &data.test).map(Some)
     }
 }

@@ -6,7 +6,7 @@ use arena_scope::ByteSize;
 use arena_scope::errors::DeviceError;
 
 use crate::backend::host::KernelError;
-use crate::data::{BatchError, IdxError};
+use crate::data::{BatchError, IdxError, TextError};
 
 /// Why a run did not start or did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,9 @@ pub enum TrainError {
     /// The data could not be read.
     #[error(transparent)]
     Data(#[from] IdxError),
+    /// The text could not be read.
+    #[error(transparent)]
+    Text(#[from] TextError),
     /// A checkpoint could not be read or written.
     #[error(transparent)]
     File(#[from] arena_plan::files::FileError),
@@ -66,6 +69,9 @@ pub enum TrainError {
         /// What was asked for.
         what: &'static str,
     },
+    /// The network's batches cannot be sent ahead of their steps.
+    #[error("the batches of this network are not sent ahead of their steps")]
+    NotAhead,
     /// Training went astray: from here on there would be no numbers.
     #[error("the loss of step {step} is {loss}: the run cannot go on; a lower --lr may help")]
     NotFinite {

@@ -1,8 +1,9 @@
-//! An MNIST CNN, trained inside scopes of one arena: the library behind the program.
+//! Two networks, an MNIST CNN and a decoder of text, trained inside scopes of one arena: the library behind the program.
 //!
 //! Every buffer of the loop lies in one region. Parameters, their gradients and the optimizer's state
 //! are persistent; everything else dies with its step. From bottom to top: [`data`], the kernels of
-//! each [`backend`], the [`layers`], the [`model`], and the loop in [`training`].
+//! each [`backend`], the [`layers`], the networks ([`model`], [`decoder`]), and the loop in [`training`], which
+//! knows them as a [`network`].
 
 pub mod backend;
 pub mod checkpoint;
@@ -16,6 +17,7 @@ pub mod init;
 pub mod layers;
 pub mod library_mark;
 pub mod model;
+pub mod network;
 pub mod optimizer;
 pub mod parameters;
 pub mod planning;

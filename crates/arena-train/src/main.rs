@@ -1,6 +1,6 @@
 //! The program: see `arena-train --help`.
 //!
-//! Exit status: 0 when the run did what was asked; 1 when it failed, missed `--expect-accuracy`, or could not write a
+//! Exit status: 0 when the run did what was asked; 1 when it failed, missed what was expected, or could not write a
 //! file; 2 for arguments that make no sense, or a device that is not there; 128 and the signal's number when a signal
 //! stopped it. That nobody reads what a run prints changes nothing.
 
@@ -12,15 +12,18 @@ use arena_plan::files::{self, FileError, tell};
 use arena_scope::{Arena, Cuda, Host, Reset};
 #[cfg(feature = "_cuda")]
 use arena_train::backend::cuda::{CudaBackend, CudaError};
-use arena_train::backend::{Backend, HostBackend};
-use arena_train::cli::{Arguments, DeviceName};
-use arena_train::data::Mnist;
+use arena_train::backend::{DecoderKernels, HostBackend};
+use arena_train::cli::{Arguments, DeviceName, ModelName};
+use arena_train::data::{Mnist, Split, Text};
+use arena_train::decoder::Decoder;
 use arena_train::heap::CountingAllocator;
+use arena_train::model::Cnn;
+use arena_train::network::{DeviceOf, Network};
 use arena_train::progress::Progress;
 use arena_train::saving::Saver;
 use arena_train::signals::StopSignal;
 use arena_train::summary::{Needs, Step, Summary};
-use arena_train::training::{Per, TRAIN, Trainer};
+use arena_train::training::{Per, RunConfig, TRAIN, Trainer};
 use arena_train::{checkpoint, heap, planning};
 use clap::Parser;
 use serde::Serialize;
@@ -53,11 +56,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn on_the_host(arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
-    let data = Mnist::load(&arguments.data)?;
     let threads = arguments.threads();
     // The whole loop runs inside the pool: a join from outside it allocates.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    pool.install(|| train(arguments, &data, Host::new(), HostBackend::new(threads), stop))
+    pool.install(|| train_model(arguments, Host::new(), HostBackend::new(threads), stop))
 }
 
 #[cfg(feature = "_cuda")]
@@ -74,7 +76,7 @@ fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &StopSignal) -> Result<E
         Err(reason @ CudaError::Library { .. }) => return Ok(not_here(&reason)),
         Err(other) => return Err(other.into()),
     };
-    train(arguments, &Mnist::load(&arguments.data)?, device, backend, stop)
+    train_model(arguments, device, backend, stop)
 }
 
 #[cfg(not(feature = "_cuda"))]
@@ -89,15 +91,36 @@ fn not_here(reason: &dyn std::error::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn train<B: Backend>(
+fn train_model<B: DecoderKernels>(
     arguments: &Arguments,
-    data: &Mnist,
     device: B::Device,
     backend: B,
     stop: &StopSignal,
 ) -> Result<ExitCode> {
-    let config = arguments.config();
-    let mut run = planning::probe(&device, &backend, &config, data)?;
+    let path = arguments.data();
+    match arguments.model {
+        ModelName::Cnn => {
+            let (data, config) = (Mnist::load(path)?, arguments.config(()));
+            train::<Cnn<B>>(arguments, &data, device, backend, config, stop)
+        }
+        ModelName::Gpt => {
+            let sizes = arguments.decoder.config();
+            let data = Text::load(path, sizes.context, arguments.decoder.ragged)?;
+            let config = arguments.config(sizes);
+            train::<Decoder<B>>(arguments, &data, device, backend, config, stop)
+        }
+    }
+}
+
+fn train<N: Network>(
+    arguments: &Arguments,
+    data: &Split<N::Data>,
+    device: DeviceOf<N>,
+    backend: N::Backend,
+    config: RunConfig<N::Sizes>,
+    stop: &StopSignal,
+) -> Result<ExitCode> {
+    let mut run = planning::probe::<N>(&device, &backend, &config, data)?;
     if arguments.advice {
         files::print(&run.advice().to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -140,18 +163,18 @@ fn train<B: Backend>(
     if planned {
         run.follow(&mut arena);
     }
-    let mut trainer = Trainer::on(arena, backend, config)?;
+    let mut trainer = Trainer::<N>::on(arena, backend, config)?;
     trainer.set_needs(needs);
     let saved = (&arguments.checkpoint, &arguments.resume);
     let identity = if saved == (&None, &None) { None } else { Some(data.identity()) };
     if let (Some(path), Some(identity)) = (&arguments.resume, &identity) {
-        checkpoint::resume(&mut trainer, identity, path)?;
+        checkpoint::resume(&mut trainer, (&data.train, identity), path)?;
     }
     let mut saver = arguments.checkpoint.clone().zip(identity).map(|(path, identity)| {
         Saver::new(path, arguments.checkpoint_every, trainer.config().clone(), identity)
     });
 
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(N::PREDICTIONS);
     let trained = trainer.train_saving(
         &data.train,
         stop.requested(),
@@ -169,14 +192,16 @@ fn train<B: Backend>(
     // A file that cannot be written does not keep the run's figures back: it is told at the end.
     let checkpoint = saver.map_or(Ok(()), |mut saver| saver.save(trainer.model(), trainer.step()));
     let evaluation = trainer.evaluate_until(&data.test, stop.requested())?;
+    let sample = if evaluation.is_some() { N::sample(&mut trainer, data)? } else { None };
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
     let step = Step::new(step, deviations, &sites);
-    let summary = Summary::new(&trained, evaluation, arena.stats(), observed, step);
+    let summary = Summary::new::<N>(&trained, evaluation, arena.stats(), observed, step);
     let json = write_json(arguments, &summary);
     // After the files, which matter more.
-    if let Err(error) = files::print(&summary.to_string())
+    let sample = sample.map_or(String::new(), |text| format!("\nA sample:\n{text}\n"));
+    if let Err(error) = files::print(&format!("{summary}{sample}"))
         && !error.is_closed_output()
     {
         tell(format_args!("arena-train: {error}"));
@@ -186,13 +211,20 @@ fn train<B: Backend>(
     if summary.interrupted {
         return Ok(ExitCode::from(stop.status()));
     }
-    match (arguments.expect_accuracy, summary.accuracy) {
-        (Some(expected), Some(accuracy)) if accuracy < expected => {
-            tell(format_args!("arena-train: accuracy {accuracy} is below {expected}"));
-            Ok(ExitCode::FAILURE)
-        }
-        _ => Ok(ExitCode::SUCCESS),
+    let mut status = ExitCode::SUCCESS;
+    if let (Some(least), Some(found)) = (arguments.expect_accuracy, summary.accuracy)
+        && found < least
+    {
+        tell(format_args!("arena-train: accuracy {found} is below {least}"));
+        status = ExitCode::FAILURE;
     }
+    if let (Some(most), Some(found)) = (arguments.expect_loss, summary.test_loss)
+        && found > most
+    {
+        tell(format_args!("arena-train: a test loss of {found} is above {most}"));
+        status = ExitCode::FAILURE;
+    }
+    Ok(status)
 }
 
 /// More than any summary has.

@@ -3,13 +3,15 @@
 use arena_scope::{Arena, Scope};
 
 use crate::backend::host::{Activation, ConvShape};
-use crate::backend::{Backend, Buffer, In};
-use crate::data::IMAGE_SIDE;
+use crate::backend::{Backend, Buffer, In, ProbeBackend};
+use crate::data::{Dataset, IMAGE_SIDE, gather_batch};
 use crate::error::TrainError;
 use crate::init::LOGITS_SCALE;
 use crate::layers::{Conv, Linear, Loss, Pooled, loss, loss_and_gradient};
+use crate::network::Network;
 use crate::optimizer::Optimizer;
 use crate::parameters::{NewParameters, Parameters};
+use crate::training::RunConfig;
 
 /// Digits.
 pub const CLASSES: usize = 10;
@@ -209,22 +211,87 @@ impl<B: Backend> Cnn<B> {
         conv1.weight_gradient(backend, parameters, step, batch, input, output)?;
         Ok(loss)
     }
+}
 
-    /// Moves every parameter against its gradient, in one call. `step` counts from 1.
-    ///
-    /// # Errors
-    ///
-    /// When the device refuses; no parameter has moved then.
-    pub fn update(&mut self, step: u64, rate_factor: f32) -> Result<(), TrainError> {
-        self.parameters.update(&self.backend, step, rate_factor)
+impl<B: Backend> Network for Cnn<B> {
+    type Backend = B;
+    type Probe<'b>
+        = Cnn<ProbeBackend<'b, B>>
+    where
+        B: 'b;
+    type Sizes = ();
+    type Data = Dataset;
+    /// Pixels and labels.
+    type Batch<'s> = (Buffer<'s, B>, Buffer<'s, B, u32>);
+
+    const PREDICTIONS: &'static str = "images";
+
+    fn new(arena: &Arena<B::Device>, backend: B, config: &RunConfig) -> Result<Self, TrainError> {
+        Self::new(arena, backend, &config.optimizer, config.seed)
     }
 
-    /// [`update`](Self::update) with the rates that [`Parameters::advance`] left on the device.
-    ///
-    /// # Errors
-    ///
-    /// As for [`update`](Self::update).
-    pub fn update_scheduled(&mut self, rates: In<'_, B>) -> Result<(), TrainError> {
-        self.parameters.update_scheduled(&self.backend, rates)
+    fn describe((): &()) -> String {
+        "cnn".to_owned()
+    }
+
+    fn parameters(&self) -> &Parameters<B::Device> {
+        &self.parameters
+    }
+
+    fn parts_mut(&mut self) -> (&B, &mut Parameters<B::Device>) {
+        (&self.backend, &mut self.parameters)
+    }
+
+    fn load<'s>(
+        &self,
+        scope: &Scope<'s, '_, B::Device>,
+        data: &Dataset,
+        examples: &[u32],
+    ) -> Result<Self::Batch<'s>, TrainError> {
+        let mut images = scope.alloc(examples.len() * IMAGE_LEN)?;
+        let mut labels = scope.alloc(examples.len())?;
+        let workspace_bytes = self.backend.load_batch_workspace_bytes(data, examples.len());
+        let mut workspace = scope.alloc(workspace_bytes)?;
+        let (to_images, to_labels) = (images.view_mut(), labels.view_mut());
+        self.backend.load_batch(data, examples, to_images, to_labels, workspace.view_mut())?;
+        Ok((images, labels))
+    }
+
+    fn gradients<'s>(
+        &mut self,
+        scope: &mut Scope<'s, '_, B::Device>,
+        _number: u64,
+        (images, labels): Self::Batch<'s>,
+    ) -> Result<Loss<'s, B>, TrainError> {
+        self.gradients(scope, images, labels)
+    }
+
+    fn evaluate<'s>(
+        &self,
+        scope: &mut Scope<'s, '_, B::Device>,
+        (images, labels): Self::Batch<'s>,
+    ) -> Result<Loss<'s, B>, TrainError> {
+        self.evaluate(scope, images, labels.view())
+    }
+
+    fn sent_bytes() -> usize {
+        // A pixel and a label are a byte each, as in the dataset itself.
+        IMAGE_LEN + 1
+    }
+
+    fn send(data: &Dataset, examples: &[u32], bytes: &mut [u8]) -> Result<(), TrainError> {
+        Ok(gather_batch(data, examples, bytes)?)
+    }
+
+    fn unpack<'s>(
+        &self,
+        scope: &Scope<'s, '_, B::Device>,
+        examples: usize,
+        sent: In<'_, B, u8>,
+    ) -> Result<Self::Batch<'s>, TrainError> {
+        let mut pixels = scope.alloc(examples * IMAGE_LEN)?;
+        let mut labels = scope.alloc(examples)?;
+        self.backend.unpack_batch(IMAGE_LEN, sent, pixels.view_mut(), labels.view_mut())?;
+        Ok((pixels, labels))
     }
 }

@@ -24,8 +24,10 @@ pub struct NewParameters {
 #[derive(Debug)]
 pub struct Parameters<D: Device> {
     values: ParameterBlock<f32, D>,
-    /// Of the last step; every step overwrites them whole.
+    /// Of the last batch; every batch overwrites them whole.
     gradients: ParameterBlock<f32, D>,
+    /// Of the batches of a step, where it has several.
+    sums: Option<ParameterBlock<f32, D>>,
     state: State<D>,
 }
 
@@ -81,7 +83,7 @@ impl NewParameters {
             Optimizer::Sgd(config) => State::Sgd(config, zeros()?),
             Optimizer::Adam(config) => State::Adam(config, [zeros()?, zeros()?]),
         };
-        Ok(Parameters { values, gradients, state })
+        Ok(Parameters { values, gradients, sums: None, state })
     }
 }
 
@@ -134,6 +136,44 @@ impl<D: Device> Parameters<D> {
         self.values.layout().parts()
     }
 
+    /// Makes room for the sums of several batches' gradients: from now on, an update takes these.
+    ///
+    /// # Errors
+    ///
+    /// When the arena has no room, or the device refuses.
+    pub fn make_sums(&mut self, arena: &Arena<D>) -> Result<(), TrainError> {
+        self.sums = Some(ParameterBlock::zeroed(arena, self.values.layout())?);
+        Ok(())
+    }
+
+    /// Sets the sums to zero, if there is room for any.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses.
+    pub fn clear_sums(&mut self) -> Result<(), TrainError> {
+        match &mut self.sums {
+            Some(sums) => Ok(sums.whole_mut().fill(0.0)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds the gradients, times `share`, to the sums.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses.
+    pub fn add_to_sums<B: Backend<Device = D>>(
+        &mut self,
+        backend: &B,
+        share: f32,
+    ) -> Result<(), TrainError> {
+        match &mut self.sums {
+            Some(sums) => backend.add_scaled(sums.whole_mut(), share, self.gradients.whole()),
+            None => Ok(()),
+        }
+    }
+
     /// Moves every parameter against its gradient, with the rate times `rate_factor`. `step` counts from 1.
     ///
     /// # Errors
@@ -145,7 +185,8 @@ impl<D: Device> Parameters<D> {
         step: u64,
         rate_factor: f32,
     ) -> Result<(), TrainError> {
-        let (values, gradients) = (self.values.whole_mut(), self.gradients.whole());
+        let gradients = self.sums.as_ref().unwrap_or(&self.gradients).whole();
+        let values = self.values.whole_mut();
         match &mut self.state {
             State::Sgd(config, velocity) => {
                 let learning_rate = config.learning_rate * rate_factor;
@@ -191,7 +232,8 @@ impl<D: Device> Parameters<D> {
         backend: &B,
         rates: In<'_, B>,
     ) -> Result<(), TrainError> {
-        let (values, gradients) = (self.values.whole_mut(), self.gradients.whole());
+        let gradients = self.sums.as_ref().unwrap_or(&self.gradients).whole();
+        let values = self.values.whole_mut();
         match &mut self.state {
             State::Sgd(config, velocity) => {
                 backend.sgd_scheduled(config, rates, values, gradients, velocity.whole_mut())

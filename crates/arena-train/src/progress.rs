@@ -14,6 +14,8 @@ use crate::training::StepReport;
 pub struct Progress {
     /// `None` where standard error is no terminal.
     bar: Option<ProgressBar>,
+    /// What a step predicts, in the plural.
+    predictions: &'static str,
     drawn: Duration,
 }
 
@@ -24,16 +26,16 @@ const REDRAW: Duration = Duration::from_millis(100);
 const LINE_STEPS: u64 = 100;
 
 impl Progress {
-    /// Nothing shown yet.
+    /// Nothing shown yet. `predictions` is what a step predicts, in the plural.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(predictions: &'static str) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
             let bar = ProgressBar::no_length();
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, drawn: Duration::ZERO }
+        Self { bar, predictions, drawn: Duration::ZERO }
     }
 
     /// Shows a step.
@@ -44,12 +46,12 @@ impl Progress {
                 self.drawn = report.elapsed;
                 bar.set_length(report.steps_in_all);
                 bar.set_position(report.step);
-                bar.set_message(message(report));
+                bar.set_message(message(report, self.predictions));
             }
             Some(_) => {}
             None if last || report.step.is_multiple_of(LINE_STEPS) => {
                 let (step, all) = (report.step, report.steps_in_all);
-                tell(format_args!("step {step}/{all}  {}", message(report)));
+                tell(format_args!("step {step}/{all}  {}", message(report, self.predictions)));
             }
             None => {}
         }
@@ -63,18 +65,12 @@ impl Progress {
     }
 }
 
-impl Default for Progress {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 images")]
-fn message(report: &StepReport) -> String {
-    let rate = report.images as f64 / report.elapsed.as_secs_f64().max(1e-9);
+fn message(report: &StepReport, predictions: &str) -> String {
+    let rate = report.predictions as f64 / report.elapsed.as_secs_f64().max(1e-9);
     let (used, peak) = (report.stats.used_bytes, report.stats.peak_bytes);
     let size = ByteSize::bytes_exact;
     let (epoch, loss) = (report.epoch, report.loss);
     let (used, peak) = (size(used), size(peak));
-    format!("epoch {epoch}  {rate:.0} images/s  loss {loss:.4}  used {used}  peak {peak}")
+    format!("epoch {epoch}  {rate:.0} {predictions}/s  loss {loss:.4}  used {used}  peak {peak}")
 }

@@ -8,6 +8,7 @@ use arena_scope::steady::SteadyState;
 use arena_scope::{ByteSize, Stats};
 use serde::Serialize;
 
+use crate::network::Network;
 use crate::training::{Evaluation, Trained};
 
 /// What a training step's buffers need. All sizes are bytes.
@@ -55,14 +56,20 @@ impl Step {
 /// The summary of a run. All sizes are bytes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// Share of the test images that was recognised; null when the run was stopped before all were looked at.
+    /// Share of the predictions about the test data that were right; null when the run was stopped before all were made.
     pub accuracy: Option<f64>,
+    /// Their mean loss in nats.
+    pub test_loss: Option<f64>,
     /// Whether a signal stopped the run before its end.
     pub interrupted: bool,
-    /// Mean loss of the last step's images; null when no step was done.
+    /// Mean loss of the last step's predictions; null when no step was done.
     pub final_loss: Option<f32>,
-    /// Images trained per second.
-    pub images_per_second: f64,
+    /// Images trained per second, of a network of images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images_per_second: Option<f64>,
+    /// Bytes of text trained per second, of a network of text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<f64>,
     /// Steps done in all, those before a resumed checkpoint included.
     pub steps: u64,
     /// The region's size.
@@ -123,7 +130,7 @@ impl Summary {
     /// Puts together what training, evaluation, the arena and its observer say.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 images")]
-    pub fn new(
+    pub fn new<N: Network>(
         trained: &Trained,
         evaluation: Option<Evaluation>,
         stats: Stats,
@@ -131,12 +138,15 @@ impl Summary {
         step: Step,
     ) -> Self {
         let seconds = trained.elapsed.as_secs_f64();
-        let images = trained.images as f64;
+        let rate = if seconds > 0.0 { trained.predictions as f64 / seconds } else { 0.0 };
+        let rate_of = |what| (N::PREDICTIONS == what).then_some(rate);
         Self {
             accuracy: evaluation.map(|evaluation| evaluation.accuracy()),
+            test_loss: evaluation.map(|evaluation| evaluation.loss()),
             interrupted: trained.interrupted || evaluation.is_none(),
             final_loss: trained.final_loss,
-            images_per_second: if seconds > 0.0 { images / seconds } else { 0.0 },
+            images_per_second: rate_of("images"),
+            bytes_per_second: rate_of("bytes"),
             steps: trained.steps,
             capacity_bytes: stats.capacity_bytes,
             persistent_bytes: stats.mark_bytes,
@@ -167,17 +177,21 @@ impl fmt::Display for Summary {
         }
         match self.evaluation {
             Some(evaluation) => {
-                let (Evaluation { hits, images }, percent) =
-                    (evaluation, 100.0 * evaluation.accuracy());
-                line(f, "test accuracy", format_args!("{percent:.2} % ({hits} of {images})"))?;
+                let Evaluation { hits, predictions, .. } = evaluation;
+                let (percent, loss) = (100.0 * evaluation.accuracy(), evaluation.loss());
+                line(f, "test accuracy", format_args!("{percent:.2} % ({hits} of {predictions})"))?;
+                line(f, "test loss", format_args!("{loss:.4} nats"))?;
             }
             None => line(f, "test accuracy", format_args!("not known: it was stopped before"))?,
         }
         if let Some(loss) = self.final_loss {
             line(f, "final loss", format_args!("{loss:.6}"))?;
         }
-        let (rate, steps) = (self.images_per_second, self.steps);
-        line(f, "training", format_args!("{steps} steps, {rate:.0} images/s"))?;
+        for (rate, what) in [(self.images_per_second, "images"), (self.bytes_per_second, "bytes")] {
+            if let (Some(rate), steps) = (rate, self.steps) {
+                line(f, "training", format_args!("{steps} steps, {rate:.0} {what}/s"))?;
+            }
+        }
         if self.graph_replays > 0 {
             line(f, "graph", format_args!("replayed {} times", self.graph_replays))?;
         }

@@ -202,6 +202,15 @@ impl<D: HostVisible + Feed> Backend for HostBackend<D> {
         Ok(())
     }
 
+    fn add_scaled(
+        &self,
+        sum: Out<'_, Self>,
+        scale: f32,
+        values: In<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(host::add_scaled(sum.into_mut_slice(), scale, values.as_slice(), self.threads)?)
+    }
+
     fn sgd_step(
         &self,
         config: &SgdConfig,

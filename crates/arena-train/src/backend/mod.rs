@@ -228,6 +228,18 @@ pub trait Backend: std::fmt::Debug {
         gradient: Option<Out<'_, Self>>,
     ) -> Result<(), TrainError>;
 
+    /// `sum += scale * values`.
+    ///
+    /// # Errors
+    ///
+    /// When the lengths differ, or the device refuses.
+    fn add_scaled(
+        &self,
+        sum: Out<'_, Self>,
+        scale: f32,
+        values: In<'_, Self>,
+    ) -> Result<(), TrainError>;
+
     /// One step of SGD with momentum.
     ///
     /// # Errors

@@ -133,6 +133,15 @@ impl<B: Backend> Backend for ProbeBackend<'_, B> {
         used!(logits, labels, loss.mean, loss.hits; gradient)
     }
 
+    fn add_scaled(
+        &self,
+        _sum: Out<'_, Self>,
+        _scale: f32,
+        _values: In<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
     fn sgd_step(
         &self,
         _config: &SgdConfig,

@@ -1,10 +1,8 @@
-//! From a dataset to the batches of an epoch, without an allocation per step.
+//! From a dataset to a batch, without an allocation.
 
-use rand::SeedableRng;
-use rand::rngs::ChaCha8Rng;
-use rand::seq::SliceRandom;
 use thiserror::Error;
 
+use super::examples::Examples;
 use super::mnist::Dataset;
 
 /// Mean of the MNIST training pixels, on a scale where white is 1.
@@ -49,32 +47,6 @@ pub enum BatchError {
         /// Images in the dataset.
         count: usize,
     },
-}
-
-/// Fills `order` with a permutation of `0..order.len()`, the same on every platform for the same
-/// seed and epoch.
-///
-/// `order.chunks(batch)` are then the epoch's batches, the last one shorter where the count does
-/// not divide:
-///
-/// ```
-/// let mut order = vec![0; 10];
-/// arena_train::data::shuffled_order(1, 0, &mut order);
-/// let lens: Vec<usize> = order.chunks(4).map(<[u32]>::len).collect();
-/// assert_eq!(lens, [4, 4, 2]);
-/// ```
-/// An epoch's order depends on no earlier epoch, so a resumed run meets the same one.
-///
-/// # Panics
-///
-/// Never in practice: a dataset has fewer than 2^32 images.
-pub fn shuffled_order(seed: u64, epoch: u64, order: &mut [u32]) {
-    for (index, slot) in (0_u32..).zip(order.iter_mut()) {
-        *slot = index;
-    }
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    rng.set_stream(epoch);
-    order.shuffle(&mut rng);
 }
 
 /// Writes the bytes of the images at `indices`, in their order, and behind them their labels: a
@@ -157,7 +129,7 @@ pub fn fill_batch(
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchError, fill_batch, gather_batch, shuffled_order};
+    use super::{BatchError, fill_batch, gather_batch};
     use crate::data::Dataset;
 
     fn three_images() -> Dataset {
@@ -167,30 +139,6 @@ mod tests {
             rows: 1,
             cols: 2,
         }
-    }
-
-    #[test]
-    fn an_order_is_a_permutation_that_depends_on_seed_and_epoch_alone() {
-        let order = |seed, epoch| {
-            let mut order = vec![0; 1000];
-            shuffled_order(seed, epoch, &mut order);
-            order
-        };
-        let first = order(1, 0);
-        let mut sorted = first.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
-        assert_eq!(first, order(1, 0));
-        assert_ne!(first, order(1, 1));
-        assert_ne!(first, order(2, 0));
-        assert_ne!(first, sorted);
-    }
-
-    #[test]
-    fn an_order_is_the_same_on_every_platform() {
-        let mut order = [0; 8];
-        shuffled_order(1, 0, &mut order);
-        assert_eq!(order, [3, 4, 5, 2, 7, 1, 6, 0]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The four files of MNIST as two datasets.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 
+use super::examples::{Examples, Split};
 use super::idx::{IdxError, read_images, read_labels};
 
 /// Images and their labels.
@@ -18,18 +20,6 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Number of images.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there is no image.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
     /// Pixels of one image.
     #[must_use]
     pub fn image_len(&self) -> usize {
@@ -37,43 +27,27 @@ impl Dataset {
     }
 }
 
-/// MNIST: 60,000 images to train on and 10,000 to test with, of 28x28 pixels.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mnist {
-    /// Images to train on.
-    pub train: Dataset,
-    /// Images to test with.
-    pub test: Dataset,
+impl Examples for Dataset {
+    fn groups(&self) -> impl Iterator<Item = usize> {
+        iter::once(self.labels.len())
+    }
+
+    fn identity(&self, what: &str) -> String {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.images);
+        hasher.update(&self.labels);
+        let (len, rows, cols) = (self.len(), self.rows, self.cols);
+        format!("{len} {what} images of {rows} x {cols} ({:08x})", hasher.finalize())
+    }
 }
 
-/// What tells data from other data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DataIdentity {
-    /// Counts, sizes, and a checksum of all bytes.
-    pub text: String,
-    /// Images to train on.
-    pub train_images: usize,
-}
+/// MNIST: 60,000 images to train on and 10,000 to test with, of 28x28 pixels.
+pub type Mnist = Split<Dataset>;
 
 /// Rows, and columns, of an image.
 pub const IMAGE_SIDE: usize = 28;
 
 impl Mnist {
-    /// What tells this data from other data. All bytes are read for it.
-    #[must_use]
-    pub fn identity(&self) -> DataIdentity {
-        let identity = |what: &str, set: &Dataset| {
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(&set.images);
-            hasher.update(&set.labels);
-            let (len, rows, cols) = (set.len(), set.rows, set.cols);
-            format!("{len} {what} images of {rows} x {cols} ({:08x})", hasher.finalize())
-        };
-        let text =
-            format!("{}, {}", identity("training", &self.train), identity("test", &self.test));
-        DataIdentity { text, train_images: self.train.len() }
-    }
-
     /// Loads the four files from a directory under their usual names, each with or without `.gz`.
     ///
     /// # Errors

@@ -9,10 +9,8 @@
 //! The losses of a group of steps are copied to the host when its last step is queued, and are read
 //! when that of the next group is: by then they have usually arrived, and the device always has work.
 
-use std::iter::{Peekable, Skip};
 use std::mem;
 use std::num::NonZeroU16;
-use std::slice::Chunks;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arena_plan::PlannedRun;
@@ -20,15 +18,11 @@ use arena_scope::record::StepSignature;
 use arena_scope::{Arena, Persistent, Scope, Stats, StepKey};
 
 use super::{TRAIN, Trainer, options};
-use crate::backend::Backend;
-use crate::data::{Dataset, gather_batch};
+use crate::data::EpochOrder;
 use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::heap;
-use crate::model::{Cnn, IMAGE_LEN};
-
-/// A pixel and a label are a byte each, as in the dataset itself.
-const SAMPLE_BYTES: usize = IMAGE_LEN + 1;
+use crate::network::{DeviceOf, Network};
 
 /// How the host runs ahead of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +36,7 @@ pub struct AheadConfig {
 /// What a step reads and writes besides the network, at addresses that never change.
 #[derive(Debug)]
 struct Buffers<D: Feed> {
-    /// A batch as it was sent: pixels, and behind them labels.
+    /// A batch as it was sent.
     input: Persistent<u8, D>,
     loss: Persistent<f32, D>,
     /// Steps done, and the rates of the step that they lead to.
@@ -52,24 +46,24 @@ struct Buffers<D: Feed> {
 
 /// Everything that lets the host run ahead.
 #[derive(Debug)]
-pub(super) struct Ahead<D: Feed> {
+pub(super) struct Ahead<N: Network> {
     config: AheadConfig,
-    graph: Option<D::Graph>,
+    graph: Option<<DeviceOf<N> as Feed>::Graph>,
     /// Why no step is captured or replayed any more.
     refusal: Option<String>,
     replays: u64,
-    slots: D::Slots,
+    slots: <DeviceOf<N> as Feed>::Slots,
     /// Whether a batch was sent that no step has taken.
     is_sent: bool,
-    buffers: Buffers<D>,
-    /// The losses of the group of steps that is being queued, and each one's images.
-    losses: Persistent<f32, D>,
-    images: Vec<usize>,
+    buffers: Buffers<DeviceOf<N>>,
+    /// The losses of the group of steps that is being queued, and each one's predictions.
+    losses: Persistent<f32, DeviceOf<N>>,
+    predictions: Vec<u64>,
     /// Whether that group is on its way to the host.
     is_pushed: bool,
-    /// The losses of whole groups on their way to the host, and the images of the older one's steps.
-    results: D::Results,
-    older: Vec<usize>,
+    /// The losses of whole groups on their way to the host, and the predictions of the older one's steps.
+    results: <DeviceOf<N> as Feed>::Results,
+    older: Vec<u64>,
     /// The last step whose loss was told.
     told: u64,
     /// Of the last whole step, and whether the one before had the same.
@@ -77,15 +71,15 @@ pub(super) struct Ahead<D: Feed> {
     repeats: bool,
 }
 
-impl<D: Feed> Ahead<D> {
+impl<N: Network> Ahead<N> {
     pub(super) fn new(
-        arena: &Arena<D>,
+        arena: &Arena<DeviceOf<N>>,
         config: AheadConfig,
         batch: usize,
     ) -> Result<Self, TrainError> {
         let (batch_bytes, losses) =
-            (batch.saturating_mul(SAMPLE_BYTES), usize::from(config.loss_every.get()));
-        let slots = D::slots(arena, batch_bytes)?;
+            (batch.saturating_mul(N::sent_bytes()), usize::from(config.loss_every.get()));
+        let slots = DeviceOf::<N>::slots(arena, batch_bytes)?;
         let buffers = Buffers {
             input: arena.persistent(batch_bytes)?,
             loss: arena.persistent(1)?,
@@ -101,9 +95,9 @@ impl<D: Feed> Ahead<D> {
             is_sent: false,
             buffers,
             losses: arena.persistent(losses)?,
-            images: Vec::with_capacity(losses),
+            predictions: Vec::with_capacity(losses),
             is_pushed: false,
-            results: D::results(arena, losses)?,
+            results: DeviceOf::<N>::results(arena, losses)?,
             older: Vec::with_capacity(losses),
             told: 0,
             signature: None,
@@ -114,12 +108,12 @@ impl<D: Feed> Ahead<D> {
     /// Begins anew after `step` steps: with other data, other steps are to be captured.
     pub(super) fn restart(&mut self, step: u64) -> Result<(), TrainError> {
         // What a failed run left on its way is of no interest.
-        D::discard(&mut self.slots)?;
+        DeviceOf::<N>::discard(&mut self.slots)?;
         self.is_sent = false;
         (self.graph, self.refusal, self.replays) = (None, None, 0);
         (self.signature, self.repeats) = (None, false);
-        while D::pop(&mut self.results, |_| ())?.is_some() {}
-        self.images.clear();
+        while DeviceOf::<N>::pop(&mut self.results, |_| ())?.is_some() {}
+        self.predictions.clear();
         self.older.clear();
         (self.is_pushed, self.told) = (false, step);
         Ok(self.buffers.steps.view_mut().write(&[step])?)
@@ -131,37 +125,37 @@ impl<D: Feed> Ahead<D> {
     }
 
     /// Sends the batch of the next step, unless that was done.
-    fn send(&mut self, data: &Dataset, indices: &[u32]) -> Result<(), TrainError> {
+    fn send(&mut self, data: &N::Data, examples: &[u32]) -> Result<(), TrainError> {
         if self.is_sent {
             return Ok(());
         }
         let mut gathered = Ok(());
-        D::send(&mut self.slots, |bytes| {
-            let len = bytes.len().min(indices.len() * SAMPLE_BYTES);
-            gathered = gather_batch(data, indices, &mut bytes[..len]);
+        DeviceOf::<N>::send(&mut self.slots, |bytes| {
+            let len = bytes.len().min(examples.len() * N::sent_bytes());
+            gathered = N::send(data, examples, &mut bytes[..len]);
         })?;
         self.is_sent = true;
-        Ok(gathered?)
+        gathered
     }
 
     /// Queues the step of the batch that was sent, counts it in `step` as soon as its update is queued, and keeps
     /// its loss on the device.
-    fn step<B: Backend<Device = D>>(
+    fn step(
         &mut self,
-        arena: &mut Arena<D>,
-        model: &mut Cnn<B>,
+        arena: &mut Arena<DeviceOf<N>>,
+        model: &mut N,
         work: Work<'_>,
         step: &mut u64,
     ) -> Result<(), TrainError> {
         let before = *step;
         self.is_sent = false;
-        D::take(&mut self.slots, self.buffers.input.view_mut())?;
+        DeviceOf::<N>::take(&mut self.slots, self.buffers.input.view_mut())?;
         let ended = if self.replay(arena, model, work) {
             *step += 1;
             Ok(())
         } else {
             let buffers = &mut self.buffers;
-            let options = options(work.run, work.key());
+            let options = options(work.run, work.key);
             let ended = arena.scope_with(options, |scope| {
                 queue(scope, model, buffers, work)?;
                 *step += 1;
@@ -176,27 +170,24 @@ impl<D: Feed> Ahead<D> {
         };
         // Also when only the close failed: the step was done.
         if *step > before {
-            let at = self.images.len();
+            let at = self.predictions.len();
             self.losses.view_mut().range(at..=at)?.copy_from(self.buffers.loss.view())?;
-            self.images.push(work.images);
+            self.predictions.push(work.predictions);
         }
         ended
     }
 
     /// Replays the step, captured before or now. False where it is to be queued in the ordinary way:
     /// nothing of it is queued then.
-    fn replay<B: Backend<Device = D>>(
-        &mut self,
-        arena: &mut Arena<D>,
-        model: &mut Cnn<B>,
-        work: Work<'_>,
-    ) -> bool {
+    fn replay(&mut self, arena: &mut Arena<DeviceOf<N>>, model: &mut N, work: Work<'_>) -> bool {
         if !self.config.graph || !work.is_whole || self.refusal.is_some() {
             return false;
         }
         if self.graph.is_none() && self.repeats {
             let buffers = &mut self.buffers;
-            match D::capture(arena, work.key(), |scope| queue(scope, model, buffers, work)) {
+            match DeviceOf::<N>::capture(arena, work.key, |scope| {
+                queue(scope, model, buffers, work)
+            }) {
                 Ok(graph) => self.graph = Some(graph),
                 Err(error) => {
                     self.refusal = Some(format!("the step was not captured: {error}"));
@@ -207,7 +198,7 @@ impl<D: Feed> Ahead<D> {
             }
         }
         let Some(graph) = &self.graph else { return false };
-        match D::replay(graph, arena) {
+        match DeviceOf::<N>::replay(graph, arena) {
             Ok(()) => {
                 self.replays += 1;
                 true
@@ -221,7 +212,7 @@ impl<D: Feed> Ahead<D> {
     }
 
     fn is_full(&self) -> bool {
-        self.images.len() == self.losses.len()
+        self.predictions.len() == self.losses.len()
     }
 
     /// Sends the losses of the group on their way, and tells those of the group before it, which it
@@ -229,25 +220,25 @@ impl<D: Feed> Ahead<D> {
     fn read_losses(
         &mut self,
         all: bool,
-        mut tell: impl FnMut(u64, f32, usize) -> bool,
+        mut tell: impl FnMut(u64, f32, u64) -> bool,
     ) -> Result<bool, TrainError> {
-        if !self.images.is_empty() && !self.is_pushed {
-            D::push(&mut self.results, self.losses.view())?;
+        if !self.predictions.is_empty() && !self.is_pushed {
+            DeviceOf::<N>::push(&mut self.results, self.losses.view())?;
             self.is_pushed = true;
         }
         let mut is_over = false;
         loop {
             if !self.older.is_empty() {
-                let (images, told) = (&self.older, &mut self.told);
-                D::pop(&mut self.results, |losses| {
-                    for (loss, images) in losses.iter().zip(images) {
+                let (older, told) = (&self.older, &mut self.told);
+                DeviceOf::<N>::pop(&mut self.results, |losses| {
+                    for (loss, predictions) in losses.iter().zip(older) {
                         *told += 1;
-                        is_over |= tell(*told, *loss, *images);
+                        is_over |= tell(*told, *loss, *predictions);
                     }
                 })?;
                 self.older.clear();
             }
-            mem::swap(&mut self.older, &mut self.images);
+            mem::swap(&mut self.older, &mut self.predictions);
             self.is_pushed = false;
             if self.older.is_empty() || !(all || is_over) {
                 return Ok(is_over);
@@ -267,66 +258,64 @@ pub(super) struct Seen {
 #[derive(Debug, Clone, Copy)]
 struct Work<'c> {
     run: Option<&'c PlannedRun>,
-    images: usize,
+    key: StepKey,
+    examples: usize,
+    predictions: u64,
     is_whole: bool,
     steps_in_all: u64,
 }
 
-impl Work<'_> {
-    fn key(&self) -> StepKey {
-        TRAIN.variant(self.images as u64)
-    }
-}
-
 /// One step over the batch in the buffers: nothing in it waits, or reads what the host may change. The update is the
 /// last thing that can fail.
-fn queue<B: Backend>(
-    scope: &Scope<'_, '_, B::Device>,
-    model: &mut Cnn<B>,
-    buffers: &mut Buffers<B::Device>,
+fn queue<N: Network>(
+    scope: &mut Scope<'_, '_, DeviceOf<N>>,
+    model: &mut N,
+    buffers: &mut Buffers<DeviceOf<N>>,
     work: Work<'_>,
 ) -> Result<(), TrainError> {
-    let Work { images, steps_in_all, .. } = work;
+    let Work { examples, steps_in_all, .. } = work;
     let Buffers { input, loss, steps, rates } = buffers;
-    let mut pixels = scope.alloc(images * IMAGE_LEN)?;
-    let mut labels = scope.alloc(images)?;
-    let sent = input.view().range(..images * SAMPLE_BYTES)?;
-    model.backend().unpack_batch(IMAGE_LEN, sent, pixels.view_mut(), labels.view_mut())?;
-    let found = model.gradients(scope, pixels, labels)?;
+    let sent = input.view().range(..examples * N::sent_bytes())?;
+    let batch = model.unpack(scope, examples, sent)?;
+    // A captured step has no number of its own.
+    let found = model.gradients(scope, 0, batch)?;
     loss.view_mut().copy_from(found.mean.view())?;
-    model.parameters().advance(
-        model.backend(),
-        steps_in_all,
-        steps.view_mut(),
-        rates.view_mut(),
-    )?;
-    model.update_scheduled(rates.view())
+    let (backend, parameters) = model.parts_mut();
+    parameters.advance(backend, steps_in_all, steps.view_mut(), rates.view_mut())?;
+    parameters.update_scheduled(backend, rates.view())
 }
 
-impl<B: Backend> Trainer<B> {
-    /// The steps of an epoch, ahead of the host. `after_step` is told the steps whose losses were
+impl<N: Network> Trainer<N> {
+    /// The steps of an epoch from the `first` on, ahead of the host. `after_step` is told the steps whose losses were
     /// read, and says whether to stop.
     pub(super) fn epoch_ahead(
         &mut self,
-        data: &Dataset,
-        batches: Skip<Chunks<'_, u32>>,
+        data: &N::Data,
+        (order, first): (&EpochOrder, usize),
         (last_step, stop): (u64, &AtomicBool),
         seen: &mut Seen,
-        mut after_step: impl FnMut(u64, f32, usize, Stats) -> bool,
-        save: &mut impl FnMut(&Cnn<B>, u64),
+        mut after_step: impl FnMut(u64, f32, u64, Stats) -> bool,
+        save: &mut impl FnMut(&N, u64),
     ) -> Result<(), TrainError> {
         let Self { config, arena, model, ahead: Some(ahead), run, step } = self else {
             return Ok(());
         };
-        let steps_in_all = config.steps_in_all(data.len());
-        let mut batches: Peekable<_> = batches.peekable();
+        let steps_in_all = config.steps_in_all(data);
+        let mut batches = order.steps().skip(first).peekable();
         let mut queue_all = || -> Result<(), TrainError> {
-            while let Some(indices) = batches.next() {
+            while let Some(examples) = batches.next() {
                 let library_before = heap::library_allocations();
-                let images = indices.len();
-                let is_whole = images == config.batch;
-                let work = Work { run: run.as_ref(), images, is_whole, steps_in_all };
-                ahead.send(data, indices)?;
+                let is_whole = examples.len() == config.batch;
+                let key = TRAIN.variant(N::variant(data, examples));
+                let work = Work {
+                    run: run.as_ref(),
+                    key,
+                    examples: examples.len(),
+                    predictions: N::predictions(data, examples),
+                    is_whole,
+                    steps_in_all,
+                };
+                ahead.send(data, examples)?;
                 ahead.step(arena, model, work, step)?;
                 save(model, *step);
                 let is_last = *step >= last_step;
@@ -342,8 +331,8 @@ impl<B: Backend> Trainer<B> {
                 seen.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                 let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
                 if (ends || ahead.is_full())
-                    && ahead.read_losses(ends, |step, loss, images| {
-                        after_step(step, loss, images, stats)
+                    && ahead.read_losses(ends, |step, loss, predictions| {
+                        after_step(step, loss, predictions, stats)
                     })?
                 {
                     break;
@@ -355,8 +344,9 @@ impl<B: Backend> Trainer<B> {
         if queued.is_err() {
             // The steps before were done, and their losses are told if the device still can.
             let stats = arena.stats();
-            let _ =
-                ahead.read_losses(true, |step, loss, images| after_step(step, loss, images, stats));
+            let _ = ahead.read_losses(true, |step, loss, predictions| {
+                after_step(step, loss, predictions, stats)
+            });
         }
         queued
     }

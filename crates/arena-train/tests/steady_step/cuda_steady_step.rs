@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Cuda, Reset};
 use arena_train::backend::host::AdamConfig;
 use arena_train::data::{Dataset, Mnist};
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
 use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
@@ -41,8 +42,10 @@ fn a_steady_step_makes_nothing_and_waits_once() {
     for ahead in [None, Some(one)] {
         standin.reset(0);
         let config = RunConfig {
+            network: (),
             epochs: 1,
             batch: 4,
+            accumulate: 1,
             per: Per::Minibatch,
             reset: Reset::Keep,
             optimizer: Optimizer::Adam(AdamConfig::default()),
@@ -52,9 +55,9 @@ fn a_steady_step_makes_nothing_and_waits_once() {
         };
         let device = Cuda::new(0).unwrap();
         let backend = crate::cuda_common::backend(&device);
-        let run = planning::probe(&device, &backend, &config, &data).unwrap();
+        let run = planning::probe::<Cnn<_>>(&device, &backend, &config, &data).unwrap();
         let capacity = run.bumped_capacity();
-        let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
+        let mut trainer = Trainer::<Cnn<_>>::new(device, backend, config, capacity).unwrap();
 
         if !standin.is_real_driver() {
             assert_eq!(

@@ -8,6 +8,7 @@ use arena_train::backend::HostBackend;
 use arena_train::backend::host::AdamConfig;
 use arena_train::data::Mnist;
 use arena_train::heap::own_allocations;
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trainer};
 use arena_train::{heap, planning};
@@ -18,8 +19,10 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let data = Mnist::load(&folder).expect("the data is in the repository");
     let config = RunConfig {
+        network: (),
         epochs: 1,
         batch: 64,
+        accumulate: 1,
         per: Per::Minibatch,
         reset: Reset::Keep,
         optimizer: Optimizer::Adam(AdamConfig::default()),
@@ -29,10 +32,10 @@ fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
     };
     crate::common::in_pool(|| {
         let backend = HostBackend::new(2);
-        let run = planning::probe(&Host::new(), &backend, &config, &data).unwrap();
+        let run = planning::probe::<Cnn<_>>(&Host::new(), &backend, &config, &data).unwrap();
         let mut arena = run.build(Host::new()).unwrap();
         arena.observe(Some(own_allocations));
-        let mut trainer = Trainer::on(arena, backend, config.clone()).unwrap();
+        let mut trainer = Trainer::<Cnn<_>>::on(arena, backend, config.clone()).unwrap();
         let before = own_allocations();
         let stop = AtomicBool::new(false);
         trainer.train(&data.train, &stop, |_| ()).unwrap();

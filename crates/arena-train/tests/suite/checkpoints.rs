@@ -10,6 +10,7 @@ use arena_train::backend::HostBackend;
 use arena_train::checkpoint;
 use arena_train::cli::Every;
 use arena_train::error::TrainError;
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::saving::Saver;
 use arena_train::training::{RunConfig, Trainer};
@@ -17,13 +18,14 @@ use rstest::rstest;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
-fn save(trainer: &Trainer<HostBackend>, path: &Path) -> Result<(), TrainError> {
-    let of = (trainer.config(), &DATA.identity());
+fn save(trainer: &Trainer<Cnn<HostBackend>>, path: &Path) -> Result<(), TrainError> {
+    let identity = DATA.identity();
+    let of = (trainer.config(), identity.as_str());
     checkpoint::save(trainer.model(), of, trainer.step(), path)
 }
 
-fn resume(trainer: &mut Trainer<HostBackend>, path: &Path) -> Result<(), TrainError> {
-    checkpoint::resume(trainer, &DATA.identity(), path)
+fn resume(trainer: &mut Trainer<Cnn<HostBackend>>, path: &Path) -> Result<(), TrainError> {
+    checkpoint::resume(trainer, (&DATA.train, &DATA.identity()), path)
 }
 
 #[rstest]
@@ -202,7 +204,7 @@ fn a_saver_writes_when_it_is_time_and_each_step_once() {
             let path = folder.path().join("run.safetensors");
             Saver::new(path, Some(every), config(64), DATA.identity())
         };
-        let written = |mut saver: Saver| {
+        let written = |mut saver: Saver<_>| {
             let mut seen = Vec::new();
             let stop = AtomicBool::new(false);
             let mut trainer = trainer(config(64));

@@ -11,6 +11,7 @@ use arena_train::backend::HostBackend;
 use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{
     AheadConfig, EVALUATE, Evaluation, Per, RunConfig, TRAIN, Trained, Trainer,
@@ -42,14 +43,25 @@ fn ahead(graph: bool, loss_every: u16) -> Option<AheadConfig> {
 
 fn config(optimizer: Optimizer, reset: Reset, ahead: Option<AheadConfig>) -> RunConfig {
     let per = Per::Minibatch;
-    RunConfig { epochs: 2, batch: BATCH, per, reset, optimizer, seed: 1, steps: Some(7), ahead }
+    RunConfig {
+        network: (),
+        epochs: 2,
+        batch: BATCH,
+        accumulate: 1,
+        per,
+        reset,
+        optimizer,
+        seed: 1,
+        steps: Some(7),
+        ahead,
+    }
 }
 
 fn adam() -> Optimizer {
     Optimizer::Adam(AdamConfig::default())
 }
 
-fn trainer(config: &RunConfig) -> Trainer<arena_train::backend::CudaBackend> {
+fn trainer(config: &RunConfig) -> Trainer<Cnn<arena_train::backend::CudaBackend>> {
     placed(config, Placement::Bump, false)
 }
 
@@ -58,17 +70,17 @@ fn placed(
     config: &RunConfig,
     placement: Placement,
     planned: bool,
-) -> Trainer<arena_train::backend::CudaBackend> {
+) -> Trainer<Cnn<arena_train::backend::CudaBackend>> {
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
-    let mut run = planning::probe(&device, &backend, config, &data()).unwrap();
+    let mut run = planning::probe::<Cnn<_>>(&device, &backend, config, &data()).unwrap();
     if !planned {
         run = run.without_plans();
     }
     let builder = Arena::builder(device).reset(config.reset).placement(placement);
     let mut arena = run.build_with(builder).unwrap();
     arena.observe(Some(heap::own_allocations));
-    Trainer::on(arena, backend, config.clone()).unwrap()
+    Trainer::<Cnn<_>>::on(arena, backend, config.clone()).unwrap()
 }
 
 #[derive(Debug)]
@@ -85,7 +97,7 @@ fn run(config: &RunConfig) -> Run {
     finish(&mut trainer)
 }
 
-fn finish(trainer: &mut Trainer<arena_train::backend::CudaBackend>) -> Run {
+fn finish(trainer: &mut Trainer<Cnn<arena_train::backend::CudaBackend>>) -> Run {
     let (stop, mut losses, mut steps) = (AtomicBool::new(false), Vec::new(), Vec::new());
     let first = trainer.step();
     let trained = trainer
@@ -132,9 +144,9 @@ fn a_run_with_a_graph_is_the_run_without_to_the_bit(
 
     let on_host = in_pool(|| {
         let (config, backend) = (config(optimizer, reset, None), HostBackend::new(2));
-        let run = planning::probe(&Host::new(), &backend, &config, &data()).unwrap();
+        let run = planning::probe::<Cnn<_>>(&Host::new(), &backend, &config, &data()).unwrap();
         let capacity = run.bumped_capacity();
-        let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
+        let mut trainer = Trainer::<Cnn<_>>::new(Host::new(), backend, config, capacity).unwrap();
         let mut losses = Vec::new();
         let stop = AtomicBool::new(false);
         trainer.train(&data().train, &stop, |report| losses.push(report.loss)).unwrap();
@@ -397,6 +409,6 @@ fn the_host_does_not_run_ahead_of_itself() {
     let config = config(adam(), Reset::Keep, ahead(false, 1));
     let backend = HostBackend::new(1);
     let capacity = arena_scope::ByteSize::mib(64);
-    let refused = Trainer::new(Host::new(), backend, config, capacity).unwrap_err();
+    let refused = Trainer::<Cnn<_>>::new(Host::new(), backend, config, capacity).unwrap_err();
     assert!(matches!(refused, TrainError::OnlyOnCuda { .. }), "{refused}");
 }

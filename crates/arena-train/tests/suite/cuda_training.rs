@@ -15,6 +15,7 @@ use arena_train::backend::{Backend, CudaBackend, HostBackend};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
+use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
 use arena_train::training::{AheadConfig, Per, RunConfig, Trained, Trainer};
@@ -106,8 +107,10 @@ fn three_steps_give_the_hosts_losses_and_gradients(#[case] optimizer: Optimizer)
 
 fn config(per: Per, reset: Reset) -> RunConfig {
     RunConfig {
+        network: (),
         epochs: 2,
         batch: 4,
+        accumulate: 1,
         per,
         reset,
         optimizer: ADAM,
@@ -119,9 +122,9 @@ fn config(per: Per, reset: Reset) -> RunConfig {
 
 /// Trains and evaluates: what training says, each loss, and the hits.
 fn train<B: Backend>(device: B::Device, backend: B, config: RunConfig) -> (Trained, Vec<f32>, u64) {
-    let run = planning::probe(&device, &backend, &config, &DATA).unwrap();
+    let run = planning::probe::<Cnn<_>>(&device, &backend, &config, &DATA).unwrap();
     let capacity = run.bumped_capacity();
-    let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
+    let mut trainer = Trainer::<Cnn<_>>::new(device, backend, config, capacity).unwrap();
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
     let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss)).unwrap();
     let evaluation = trainer.evaluate(&DATA.test).unwrap();
@@ -186,7 +189,7 @@ fn a_run_on_another_device_is_that_on_the_first_to_the_bit(
 }
 
 /// Free bytes of the device.
-fn free(trainer: &Trainer<CudaBackend>) -> u64 {
+fn free(trainer: &Trainer<Cnn<CudaBackend>>) -> u64 {
     trainer.arena().device().memory().unwrap().free_bytes
 }
 
@@ -205,7 +208,7 @@ fn a_run_that_is_paused_every_second_step_is_that_of_one_that_is_not_to_the_bit(
         let config = RunConfig { ahead, ..config(Per::Minibatch, Reset::Keep) };
         let builder = Arena::builder(device).capacity(ByteSize::gib(1));
         let arena = builder.region(RegionKind::Virtual).build().unwrap();
-        let mut trainer = Trainer::on(arena, backend, config).unwrap();
+        let mut trainer = Trainer::<Cnn<_>>::on(arena, backend, config).unwrap();
         let mut losses = Vec::new();
         loop {
             let stop = AtomicBool::new(false);
@@ -245,14 +248,14 @@ fn a_step_without_room_is_refused_before_its_first_kernel(
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
     let needed = |config: &RunConfig| {
-        planning::probe(&device, &backend, config, &DATA).unwrap().without_plans()
+        planning::probe::<Cnn<_>>(&device, &backend, config, &DATA).unwrap().without_plans()
     };
     let config = RunConfig { steps: Some(2), ..config(per, Reset::Keep) };
     let run = needed(&config);
     let smaller = RunConfig { batch: 2, ..config.clone() };
     let capacity = needed(&smaller).capacity();
 
-    let mut trainer = Trainer::new(device, backend, config, capacity).unwrap();
+    let mut trainer = Trainer::<Cnn<_>>::new(device, backend, config, capacity).unwrap();
     let mut launches = |needs: Option<PlannedRun>| {
         if let Some(run) = needs {
             trainer.set_needs(run);

@@ -8,6 +8,7 @@ use crate::transaction::{Unbroken, data};
 use arena_scope::{Arena, Cuda, Reset};
 use arena_train::backend::CudaBackend;
 use arena_train::backend::host::AdamConfig;
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
 use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
@@ -66,8 +67,10 @@ fn check(case: Case, first: u64, stride: usize) {
     standin.needed_for("failures");
     let data = data(4);
     let config = RunConfig {
+        network: (),
         epochs: 2,
         batch: 1,
+        accumulate: 1,
         per: Per::Minibatch,
         reset,
         optimizer: Optimizer::Adam(AdamConfig::default()),
@@ -75,19 +78,19 @@ fn check(case: Case, first: u64, stride: usize) {
         steps: Some(4),
         ahead,
     };
-    let of = |steps| -> Trainer<CudaBackend> {
+    let of = |steps| -> Trainer<Cnn<CudaBackend>> {
         standin.reset(0);
         standin.set_mode(Mode::Eager);
         let config = RunConfig { steps: Some(steps), ..config.clone() };
         let device = Cuda::new(0).unwrap();
         let backend = backend(&device);
-        let mut run = planning::probe(&device, &backend, &config, &data).unwrap();
+        let mut run = planning::probe::<Cnn<_>>(&device, &backend, &config, &data).unwrap();
         if !planned {
             run = run.without_plans();
         }
         let mut arena = run.build_with(Arena::builder(device).reset(config.reset)).unwrap();
         arena.observe(None);
-        Trainer::on(arena, backend, config).unwrap()
+        Trainer::<Cnn<_>>::on(arena, backend, config).unwrap()
     };
     let unbroken = Unbroken::new(&data, of);
     let (mut failures, mut tried) = (0, 0);

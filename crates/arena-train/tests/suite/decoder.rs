@@ -11,6 +11,7 @@ use arena_train::backend::host::{AdamConfig, AttentionShape, LinearShape};
 use arena_train::backend::{DecoderKernels, HostBackend, ProbeBackend};
 use arena_train::decoder::{Decoder, DecoderConfig, Sequences, VOCABULARY};
 use arena_train::error::TrainError;
+use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use rstest::rstest;
 

@@ -1,6 +1,6 @@
 //! The numbers of a seed are for ever: a run can be repeated to the bit, whichever generator is linked.
 
-use arena_train::data::shuffled_order;
+use arena_train::data::{Dataset, EpochOrder};
 use arena_train::init::he_uniform;
 use rstest::rstest;
 
@@ -33,7 +33,9 @@ fn the_order_of_an_epoch_is_that_of_the_seed(
     #[case] epoch: u64,
     #[case] expected: u64,
 ) {
-    let mut order = vec![0; 60_000];
-    shuffled_order(seed, epoch, &mut order);
-    assert_eq!(fold(order), expected);
+    let none = vec![0; 60_000];
+    let data = Dataset { images: none.clone(), labels: none, rows: 1, cols: 1 };
+    let mut order = EpochOrder::default();
+    order.shuffle(&data, 64, seed, epoch);
+    assert_eq!(fold(order.steps().flatten().copied()), expected);
 }

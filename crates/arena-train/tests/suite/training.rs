@@ -14,6 +14,7 @@ use arena_train::backend::{Backend, HostBackend};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
+use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
 use arena_train::{heap, planning};
@@ -40,8 +41,10 @@ pub(crate) const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05
 
 pub(crate) fn config(batch: usize) -> RunConfig {
     RunConfig {
+        network: (),
         epochs: 2,
         batch,
+        accumulate: 1,
         per: Per::Minibatch,
         reset: Reset::Keep,
         optimizer: ADAM,
@@ -56,10 +59,10 @@ pub(crate) fn needed(config: &RunConfig) -> PlannedRun {
 }
 
 pub(crate) fn planned(config: &RunConfig) -> PlannedRun {
-    planning::probe(&Host::new(), &HostBackend::new(THREADS), config, &DATA).unwrap()
+    planning::probe::<Cnn<_>>(&Host::new(), &HostBackend::new(THREADS), config, &DATA).unwrap()
 }
 
-pub(crate) fn trainer(config: RunConfig) -> Trainer<HostBackend> {
+pub(crate) fn trainer(config: RunConfig) -> Trainer<Cnn<HostBackend>> {
     let run = needed(&config);
     trainer_with(config, Placement::Bump, run)
 }
@@ -69,16 +72,16 @@ pub(crate) fn trainer_with(
     config: RunConfig,
     placement: Placement,
     run: PlannedRun,
-) -> Trainer<HostBackend> {
+) -> Trainer<Cnn<HostBackend>> {
     let builder = Arena::builder(Host::new()).reset(config.reset).placement(placement);
     let mut arena = run.build_with(builder).unwrap();
     arena.observe(Some(heap::own_allocations));
-    let mut trainer = Trainer::on(arena, HostBackend::new(THREADS), config).unwrap();
+    let mut trainer = Trainer::<Cnn<_>>::on(arena, HostBackend::new(THREADS), config).unwrap();
     trainer.set_needs(run);
     trainer
 }
 
-pub(crate) fn train(trainer: &mut Trainer<HostBackend>) -> (Vec<u32>, Trained) {
+pub(crate) fn train(trainer: &mut Trainer<Cnn<HostBackend>>) -> (Vec<u32>, Trained) {
     let mut losses = Vec::new();
     let stop = AtomicBool::new(false);
     let trained = trainer.train(&DATA.train, &stop, |report| losses.push(report.loss.to_bits()));
@@ -121,7 +124,8 @@ fn one_byte_less_than_the_probe_says_does_not_serve() {
         let config = RunConfig { steps: Some(1), ..config(64) };
         let capacity = ByteSize::bytes_exact(needed(&config).capacity().bytes() - 1);
         let mut trainer =
-            Trainer::new(Host::new(), HostBackend::new(THREADS), config, capacity).unwrap();
+            Trainer::<Cnn<_>>::new(Host::new(), HostBackend::new(THREADS), config, capacity)
+                .unwrap();
         let stop = AtomicBool::new(false);
         let error = trainer.train(&DATA.train, &stop, |_| ()).unwrap_err();
         let TrainError::Arena(error) = error else { panic!("{error}") };
@@ -138,7 +142,7 @@ fn a_batch_of_128_in_the_arena_of_64_asks_for_nothing_before_it_is_refused() {
         let capacity = needed(&RunConfig { batch: 64, ..config.clone() }).capacity();
         let run = needed(&config);
         let backend = HostBackend::new(THREADS);
-        let mut trainer = Trainer::new(Host::new(), backend, config, capacity).unwrap();
+        let mut trainer = Trainer::<Cnn<_>>::new(Host::new(), backend, config, capacity).unwrap();
         trainer.set_needs(run);
         let mark_bytes = trainer.arena().stats().mark_bytes;
         let stop = AtomicBool::new(false);
@@ -364,7 +368,7 @@ fn planned_steps_give_the_bits_of_bumped_ones_in_the_bytes_that_are_live_at_once
         let mut short = Arena::builder(Host::new()).capacity(one_less).build().unwrap();
         run.follow(&mut short);
         let backend = HostBackend::new(THREADS);
-        let mut short = Trainer::on(short, backend, config.clone()).unwrap();
+        let mut short = Trainer::<Cnn<_>>::on(short, backend, config.clone()).unwrap();
         short.set_needs(run);
         let told = short.train(&DATA.train, &AtomicBool::new(false), |_| ()).unwrap_err();
         assert!(matches!(told, TrainError::Arena(error) if error.is_exhausted()));

@@ -10,6 +10,7 @@ use arena_train::backend::host::{AdamConfig, SgdConfig};
 use arena_train::backend::{Backend, HostBackend};
 use arena_train::data::{Dataset, Mnist};
 use arena_train::error::TrainError;
+use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
 use arena_train::training::{Per, RunConfig, Trainer};
@@ -36,14 +37,14 @@ pub(crate) struct Unbroken {
     pub(crate) losses: Vec<u32>,
 }
 
-pub(crate) fn saved<B: Backend>(trainer: &Trainer<B>) -> Vec<u32> {
+pub(crate) fn saved<B: Backend>(trainer: &Trainer<Cnn<B>>) -> Vec<u32> {
     let saved = trainer.model().parameters().saved().unwrap();
     saved.iter().flat_map(|(_, view)| view.to_vec().unwrap()).map(f32::to_bits).collect()
 }
 
 /// Trains as far as it goes: the bits of the losses that were told, and how it ended.
 pub(crate) fn train<B: Backend>(
-    trainer: &mut Trainer<B>,
+    trainer: &mut Trainer<Cnn<B>>,
     data: &Mnist,
 ) -> (Vec<u32>, Result<(), TrainError>) {
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
@@ -61,7 +62,7 @@ pub(crate) fn train<B: Backend>(
 
 impl Unbroken {
     /// `trainer` builds a run of so many steps.
-    pub(crate) fn new<B: Backend>(data: &Mnist, trainer: impl Fn(u64) -> Trainer<B>) -> Self {
+    pub(crate) fn new<B: Backend>(data: &Mnist, trainer: impl Fn(u64) -> Trainer<Cnn<B>>) -> Self {
         let (mut all, mut losses) = (Vec::new(), Vec::new());
         for steps in 0..=STEPS {
             let mut trainer = trainer(steps);
@@ -79,7 +80,7 @@ impl Unbroken {
     pub(crate) fn check<B: Backend>(
         &self,
         what: &str,
-        trainer: &mut Trainer<B>,
+        trainer: &mut Trainer<Cnn<B>>,
         data: &Mnist,
         heal: impl FnOnce(),
     ) -> Option<TrainError> {
@@ -116,16 +117,16 @@ fn trainer(
     config: &RunConfig,
     data: &Mnist,
     (placement, planned): (Placement, bool),
-) -> (Trainer<HostBackend<Device>>, FailSwitch) {
+) -> (Trainer<Cnn<HostBackend<Device>>>, FailSwitch) {
     let device = Device::new(Host::new());
     let (switch, backend) = (device.switch(), HostBackend::of(2));
-    let mut run = planning::probe(&device, &backend, config, data).unwrap();
+    let mut run = planning::probe::<Cnn<_>>(&device, &backend, config, data).unwrap();
     if !planned {
         run = run.without_plans();
     }
     let builder = Arena::builder(device).reset(config.reset).placement(placement);
     let arena = run.build_with(builder).unwrap();
-    (Trainer::on(arena, backend, config.clone()).unwrap(), switch)
+    (Trainer::<Cnn<_>>::on(arena, backend, config.clone()).unwrap(), switch)
 }
 
 const ADAM: Optimizer =
@@ -149,8 +150,18 @@ fn a_step_happens_whole_or_not_at_all_whichever_call_fails(
     in_pool(|| {
         let data = data(7);
         let steps = Some(STEPS);
-        let config =
-            RunConfig { epochs: 2, batch: 2, per, reset, optimizer, seed: 1, steps, ahead: None };
+        let config = RunConfig {
+            network: (),
+            epochs: 2,
+            batch: 2,
+            accumulate: 1,
+            per,
+            reset,
+            optimizer,
+            seed: 1,
+            steps,
+            ahead: None,
+        };
         let of = |steps| {
             let config = RunConfig { steps: Some(steps), ..config.clone() };
             trainer(&config, &data, (placement, planned)).0

@@ -240,6 +240,15 @@ impl Backend for CudaBackend {
         )?)
     }
 
+    fn add_scaled(
+        &self,
+        sum: Out<'_, Self>,
+        scale: f32,
+        values: In<'_, Self>,
+    ) -> Result<(), TrainError> {
+        Ok(self.kernels.add_scaled(self.output(sum)?, scale, self.input(values)?)?)
+    }
+
     fn sgd_step(
         &self,
         config: &SgdConfig,

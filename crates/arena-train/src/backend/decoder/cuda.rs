@@ -153,13 +153,4 @@ impl DecoderKernels for CudaBackend {
         let (left, right) = (self.input(left)?, self.input(right)?);
         Ok(self.kernels().add(left, right, self.output(sum)?)?)
     }
-
-    fn add_scaled(
-        &self,
-        sum: Out<'_, Self>,
-        scale: f32,
-        values: In<'_, Self>,
-    ) -> Result<(), TrainError> {
-        Ok(self.kernels().add_scaled(self.output(sum)?, scale, self.input(values)?)?)
-    }
 }

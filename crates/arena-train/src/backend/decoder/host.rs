@@ -159,13 +159,4 @@ impl DecoderKernels for HostBackend {
         let (left, right) = (left.as_slice(), right.as_slice());
         Ok(host::add(left, right, sum.into_mut_slice(), self.threads())?)
     }
-
-    fn add_scaled(
-        &self,
-        sum: Out<'_, Self>,
-        scale: f32,
-        values: In<'_, Self>,
-    ) -> Result<(), TrainError> {
-        Ok(host::add_scaled(sum.into_mut_slice(), scale, values.as_slice(), self.threads())?)
-    }
 }

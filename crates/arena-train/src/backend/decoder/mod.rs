@@ -170,17 +170,4 @@ pub trait DecoderKernels: Backend {
         right: In<'_, Self>,
         sum: Out<'_, Self>,
     ) -> Result<(), TrainError>;
-
-    /// `sum += scale * values`.
-    ///
-    /// # Errors
-    ///
-    /// When the lengths differ, or the device refuses.
-    #[track_caller]
-    fn add_scaled(
-        &self,
-        sum: Out<'_, Self>,
-        scale: f32,
-        values: In<'_, Self>,
-    ) -> Result<(), TrainError>;
 }

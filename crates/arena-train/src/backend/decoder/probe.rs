@@ -110,13 +110,4 @@ impl<B: DecoderKernels> DecoderKernels for ProbeBackend<'_, B> {
     ) -> Result<(), TrainError> {
         used!(left, right, sum)
     }
-
-    fn add_scaled(
-        &self,
-        sum: Out<'_, Self>,
-        _scale: f32,
-        values: In<'_, Self>,
-    ) -> Result<(), TrainError> {
-        used!(sum, values)
-    }
 }
