@@ -28,10 +28,6 @@ impl HostBackend {
     pub const fn new(threads: usize) -> Self {
         Self::of(threads)
     }
-
-    pub(super) const fn threads(&self) -> usize {
-        self.threads
-    }
 }
 
 impl<D> HostBackend<D> {
@@ -39,6 +35,10 @@ impl<D> HostBackend<D> {
     #[must_use]
     pub const fn of(threads: usize) -> Self {
         Self { threads, device: PhantomData }
+    }
+
+    pub(super) const fn threads(&self) -> usize {
+        self.threads
     }
 }
 

@@ -26,19 +26,20 @@ pub(super) fn sample<B: DecoderKernels>(
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     // No order of an epoch has this stream.
     rng.set_stream(u64::MAX);
-    let mut made = text.sequence(0)[..context].to_vec();
+    let mut tokens: Vec<u32> = text.sequence(0)[..context].iter().copied().map(u32::from).collect();
+    let (mut made, mut logits) = (Vec::new(), [0.0; VOCABULARY]);
     for _ in 0..SAMPLE_BYTES {
-        let tokens: Vec<u32> =
-            made[made.len() - context..].iter().copied().map(u32::from).collect();
-        let logits = trainer.scope_of_kind(SAMPLE, |scope, model| {
-            let tokens = scope.upload(&tokens)?;
-            let logits = model.predict(scope, context, tokens.view())?;
-            let last = logits.view().range((context - 1) * VOCABULARY..)?;
-            Ok(scope.read(last)?)
+        trainer.scope_of_kind(SAMPLE, |scope, model| {
+            let last = scope.upload(&tokens[tokens.len() - context..])?;
+            let found = model.predict(scope, context, last.view())?;
+            let last = (context - 1) * VOCABULARY;
+            Ok(found.view().range(last..)?.read_into(&mut logits)?)
         })?;
-        made.push(draw(&logits, &mut rng));
+        let byte = draw(&logits, &mut rng);
+        tokens.push(byte.into());
+        made.push(byte);
     }
-    Ok(readable(&made[context..]))
+    Ok(readable(&made))
 }
 
 /// A byte, drawn with its probability.

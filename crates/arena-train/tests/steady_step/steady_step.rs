@@ -6,43 +6,72 @@ use std::sync::atomic::AtomicBool;
 use arena_scope::{Host, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::AdamConfig;
-use arena_train::data::Mnist;
+use arena_train::data::{Mnist, Split, Text};
+use arena_train::decoder::{Decoder, DecoderConfig};
 use arena_train::heap::own_allocations;
 use arena_train::model::Cnn;
+use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trainer};
 use arena_train::{heap, planning};
+use rstest::rstest;
 
-#[test]
-fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
-    let _alone = crate::alone();
+#[rstest]
+fn a_steady_step_of_the_cnn_allocates_on_the_heap_only_inside_the_matrix_library(
+    #[values(1, 2)] accumulate: usize,
+) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let data = Mnist::load(&folder).expect("the data is in the repository");
-    let config = RunConfig {
-        network: (),
+    check::<Cnn<_>>(&config((), 64, accumulate), &data);
+}
+
+#[rstest]
+#[case::plain(1, false, 0.0)]
+#[case::of_several_batches(2, false, 0.0)]
+#[case::made_again(2, true, 0.1)]
+fn a_steady_step_of_the_decoder_allocates_on_the_heap_only_inside_the_matrix_library(
+    #[case] accumulate: usize,
+    #[case] recompute: bool,
+    #[case] dropout: f32,
+) {
+    let (context, layers, width, heads) = (32, 2, 32, 2);
+    let sizes = DecoderConfig { context, layers, width, heads, dropout, recompute };
+    let text: Vec<u8> = (0..4000_usize).map(|at| (at * at / 7) as u8).collect();
+    let data = Text::split(&text, context, false).unwrap();
+    check::<Decoder<_>>(&config(sizes, 4, accumulate), &data);
+}
+
+fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
+    RunConfig {
+        network,
         epochs: 1,
-        batch: 64,
-        accumulate: 1,
+        batch,
+        accumulate,
         per: Per::Minibatch,
         reset: Reset::Keep,
         optimizer: Optimizer::Adam(AdamConfig::default()),
         seed: 1,
         steps: Some(8),
         ahead: None,
-    };
+    }
+}
+
+fn check<N: Network<Backend = HostBackend>>(config: &RunConfig<N::Sizes>, data: &Split<N::Data>) {
+    let _alone = crate::alone();
     crate::common::in_pool(|| {
         let backend = HostBackend::new(2);
-        let run = planning::probe::<Cnn<_>>(&Host::new(), &backend, &config, &data).unwrap();
+        let run = planning::probe::<N>(&Host::new(), &backend, config, data).unwrap();
         let mut arena = run.build(Host::new()).unwrap();
         arena.observe(Some(own_allocations));
-        let mut trainer = Trainer::<Cnn<_>>::on(arena, backend, config.clone()).unwrap();
-        let before = own_allocations();
-        let stop = AtomicBool::new(false);
-        trainer.train(&data.train, &stop, |_| ()).unwrap();
+        let mut trainer = Trainer::<N>::on(arena, backend, config.clone()).unwrap();
+        let before = (own_allocations(), heap::library_allocations());
+        trainer.train(&data.train, &AtomicBool::new(false), |_| ()).unwrap();
+        trainer.evaluate(&data.test).unwrap();
+        N::sample(&mut trainer, data).unwrap();
         let seen = trainer.steady_state().unwrap();
         assert_eq!(seen.heap_allocations_per_step(), Some(0), "{seen:?}");
-        // The counters count at all: the loop's own order of images is on the heap.
-        assert!(own_allocations() > before);
-        assert!(heap::library_allocations() > 0);
+        // The counters count at all: the loop's own order of examples is on the heap.
+        assert!(own_allocations() > before.0);
+        assert!(heap::library_allocations() > before.1);
     });
 }

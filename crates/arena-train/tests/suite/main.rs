@@ -15,6 +15,7 @@ mod seeds;
 mod torch;
 mod training;
 mod transaction;
+mod two_networks;
 
 mod cuda_program;
 

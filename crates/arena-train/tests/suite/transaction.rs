@@ -6,11 +6,13 @@ use std::sync::atomic::AtomicBool;
 use crate::common::in_pool;
 use arena_scope::device::{Call, FailSwitch, Failing};
 use arena_scope::{Arena, Host, Placement, Reset};
+use arena_train::backend::HostBackend;
 use arena_train::backend::host::{AdamConfig, SgdConfig};
-use arena_train::backend::{Backend, HostBackend};
-use arena_train::data::{Dataset, Mnist};
+use arena_train::data::{Dataset, Mnist, Split, Text};
+use arena_train::decoder::{Decoder, DecoderConfig};
 use arena_train::error::TrainError;
 use arena_train::model::Cnn;
+use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
 use arena_train::training::{Per, RunConfig, Trainer};
@@ -37,15 +39,15 @@ pub(crate) struct Unbroken {
     pub(crate) losses: Vec<u32>,
 }
 
-pub(crate) fn saved<B: Backend>(trainer: &Trainer<Cnn<B>>) -> Vec<u32> {
+pub(crate) fn saved<N: Network>(trainer: &Trainer<N>) -> Vec<u32> {
     let saved = trainer.model().parameters().saved().unwrap();
     saved.iter().flat_map(|(_, view)| view.to_vec().unwrap()).map(f32::to_bits).collect()
 }
 
 /// Trains as far as it goes: the bits of the losses that were told, and how it ended.
-pub(crate) fn train<B: Backend>(
-    trainer: &mut Trainer<Cnn<B>>,
-    data: &Mnist,
+pub(crate) fn train<N: Network>(
+    trainer: &mut Trainer<N>,
+    data: &Split<N::Data>,
 ) -> (Vec<u32>, Result<(), TrainError>) {
     let (stop, mut losses) = (AtomicBool::new(false), Vec::new());
     let first = trainer.step();
@@ -62,7 +64,10 @@ pub(crate) fn train<B: Backend>(
 
 impl Unbroken {
     /// `trainer` builds a run of so many steps.
-    pub(crate) fn new<B: Backend>(data: &Mnist, trainer: impl Fn(u64) -> Trainer<Cnn<B>>) -> Self {
+    pub(crate) fn new<N: Network>(
+        data: &Split<N::Data>,
+        trainer: impl Fn(u64) -> Trainer<N>,
+    ) -> Self {
         let (mut all, mut losses) = (Vec::new(), Vec::new());
         for steps in 0..=STEPS {
             let mut trainer = trainer(steps);
@@ -77,11 +82,11 @@ impl Unbroken {
     /// A run whose failing call is armed: how it failed. `None` where it did not, and `heal` is to be called before
     /// it goes on. `what` names the failure.
     #[track_caller]
-    pub(crate) fn check<B: Backend>(
+    pub(crate) fn check<N: Network>(
         &self,
         what: &str,
-        trainer: &mut Trainer<Cnn<B>>,
-        data: &Mnist,
+        trainer: &mut Trainer<N>,
+        data: &Split<N::Data>,
         heal: impl FnOnce(),
     ) -> Option<TrainError> {
         let (mut losses, ended) = train(trainer, data);
@@ -113,20 +118,20 @@ impl Unbroken {
 
 type Device = Failing<Host>;
 
-fn trainer(
-    config: &RunConfig,
-    data: &Mnist,
+fn trainer<N: Network<Backend = HostBackend<Device>>>(
+    config: &RunConfig<N::Sizes>,
+    data: &Split<N::Data>,
     (placement, planned): (Placement, bool),
-) -> (Trainer<Cnn<HostBackend<Device>>>, FailSwitch) {
+) -> (Trainer<N>, FailSwitch) {
     let device = Device::new(Host::new());
     let (switch, backend) = (device.switch(), HostBackend::of(2));
-    let mut run = planning::probe::<Cnn<_>>(&device, &backend, config, data).unwrap();
+    let mut run = planning::probe::<N>(&device, &backend, config, data).unwrap();
     if !planned {
         run = run.without_plans();
     }
     let builder = Arena::builder(device).reset(config.reset).placement(placement);
     let arena = run.build_with(builder).unwrap();
-    (Trainer::<Cnn<_>>::on(arena, backend, config.clone()).unwrap(), switch)
+    (Trainer::on(arena, backend, config.clone()).unwrap(), switch)
 }
 
 const ADAM: Optimizer =
@@ -148,40 +153,79 @@ fn a_step_happens_whole_or_not_at_all_whichever_call_fails(
     #[values(Reset::Keep, Reset::Zero, Reset::Poison)] reset: Reset,
 ) {
     in_pool(|| {
-        let data = data(7);
-        let steps = Some(STEPS);
-        let config = RunConfig {
-            network: (),
-            epochs: 2,
-            batch: 2,
-            accumulate: 1,
-            per,
-            reset,
-            optimizer,
-            seed: 1,
-            steps,
-            ahead: None,
-        };
-        let of = |steps| {
-            let config = RunConfig { steps: Some(steps), ..config.clone() };
-            trainer(&config, &data, (placement, planned)).0
-        };
-        let unbroken = Unbroken::new(&data, of);
-        let mut failures = 0;
-        for call in Call::ALL {
-            for n in 1.. {
-                let (mut trainer, switch) = trainer(&config, &data, (placement, planned));
-                switch.fail_nth(call, n);
-                let what = format!("{call:?} number {n}");
-                let heal = || switch.fail_nth(call, 0);
-                match unbroken.check(&what, &mut trainer, &data, heal) {
-                    None => break,
-                    Some(TrainError::Arena(_)) => failures += 1,
-                    Some(other) => panic!("{what}: {other}"),
-                }
-            }
-        }
+        let config = config(1, (), (per, reset, optimizer));
+        let failures = check::<Cnn<_>>(&config, &data(7), (placement, planned));
         // Each step writes its loss and its hits, and reads its loss; a close may fill.
         assert!(failures >= 3 * STEPS, "{failures} calls failed");
     });
+}
+
+#[rstest]
+fn a_step_of_several_batches_happens_whole_or_not_at_all_too(
+    #[values(false, true)] planned: bool,
+    #[values(Reset::Keep, Reset::Zero)] reset: Reset,
+) {
+    in_pool(|| {
+        let config = config(2, (), (Per::Minibatch, reset, ADAM));
+        let failures = check::<Cnn<_>>(&config, &data(13), (Placement::Bump, planned));
+        // The sums are cleared, and there are two batches, but in the short last step.
+        assert!(failures >= 3 * 7 + 4, "{failures} calls failed");
+    });
+}
+
+#[rstest]
+fn so_does_a_step_of_the_decoder(
+    #[values(1, 2)] accumulate: usize,
+    #[values(false, true)] planned: bool,
+    #[values(Reset::Keep, Reset::Zero)] reset: Reset,
+) {
+    in_pool(|| {
+        let (layers, width, heads) = (1, 4, 2);
+        let sizes =
+            DecoderConfig { context: 4, layers, width, heads, dropout: 0.1, recompute: true };
+        let config = config(accumulate, sizes, (Per::Minibatch, reset, ADAM));
+        let text: Vec<u8> = (0..100_u8).map(|at| at.wrapping_mul(31)).collect();
+        let data = Text::split(&text, 4, false).unwrap();
+        let failures = check::<Decoder<_>>(&config, &data, (Placement::Bump, planned));
+        // Tokens and targets are uploaded.
+        assert!(failures >= 5 * STEPS, "{failures} calls failed");
+    });
+}
+
+fn config<S>(
+    accumulate: usize,
+    network: S,
+    (per, reset, optimizer): (Per, Reset, Optimizer),
+) -> RunConfig<S> {
+    let steps = Some(STEPS);
+    let (epochs, batch, seed, ahead) = (2, 2, 1, None);
+    RunConfig { network, epochs, batch, accumulate, per, reset, optimizer, seed, steps, ahead }
+}
+
+/// Lets each call of the device fail in turn: how many there are.
+fn check<N: Network<Backend = HostBackend<Device>>>(
+    config: &RunConfig<N::Sizes>,
+    data: &Split<N::Data>,
+    placed: (Placement, bool),
+) -> u64 {
+    let of = |steps| {
+        let config = RunConfig { steps: Some(steps), ..config.clone() };
+        trainer::<N>(&config, data, placed).0
+    };
+    let unbroken = Unbroken::new(data, of);
+    let mut failures = 0;
+    for call in Call::ALL {
+        for n in 1.. {
+            let (mut trainer, switch) = trainer::<N>(config, data, placed);
+            switch.fail_nth(call, n);
+            let what = format!("{call:?} number {n}");
+            let heal = || switch.fail_nth(call, 0);
+            match unbroken.check(&what, &mut trainer, data, heal) {
+                None => break,
+                Some(TrainError::Arena(_)) => failures += 1,
+                Some(other) => panic!("{what}: {other}"),
+            }
+        }
+    }
+    failures
 }

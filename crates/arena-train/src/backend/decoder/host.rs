@@ -1,12 +1,14 @@
 //! On the host: views become slices.
 
+use arena_scope::HostVisible;
+
 use super::{DecoderKernels, Tables};
 use crate::backend::host::{self, AttentionShape, Dropout, EmbeddingShape};
 use crate::backend::{HostBackend, In, Out, Weights, WeightsMut};
 use crate::error::TrainError;
-use arena_scope::Host;
+use crate::feed::Feed;
 
-impl DecoderKernels for HostBackend {
+impl<D: HostVisible + Feed> DecoderKernels for HostBackend<D> {
     fn embedding_forward(
         &self,
         shape: &EmbeddingShape,
@@ -45,7 +47,7 @@ impl DecoderKernels for HostBackend {
         &self,
         width: usize,
         input: In<'_, Self>,
-        weights: Weights<'_, Host>,
+        weights: Weights<'_, D>,
         output: Out<'_, Self>,
         statistics: Out<'_, Self>,
     ) -> Result<(), TrainError> {
@@ -88,7 +90,7 @@ impl DecoderKernels for HostBackend {
         input: In<'_, Self>,
         statistics: In<'_, Self>,
         output_gradient: In<'_, Self>,
-        gradients: WeightsMut<'_, Host>,
+        gradients: WeightsMut<'_, D>,
     ) -> Result<(), TrainError> {
         Ok(host::layer_norm_weight_gradient(
             width,
