@@ -118,7 +118,7 @@ pub struct DecoderArguments {
     #[arg(long, value_parser = size)]
     pub context: Option<NonZeroUsize>,
     /// Blocks [default: 4]
-    #[arg(long, value_parser = size)]
+    #[arg(long, value_parser = layers)]
     pub layers: Option<NonZeroUsize>,
     /// Features of a byte; a multiple of the heads [default: 128]
     #[arg(long, value_parser = size)]
@@ -399,8 +399,9 @@ pub struct Misplaced {
 /// The most epochs, the most examples in a batch, and the most batches in a step: more would be a slip.
 const MOST: u64 = 1_000_000;
 
-/// The largest size of a decoder.
+/// The longest sequences, and the most features, of a decoder; and the most blocks.
 const MOST_SIZE: u64 = 65_536;
+const MOST_LAYERS: u64 = 1024;
 
 /// A run of the most epochs has fewer.
 const MOST_STEPS: u64 = 1_000_000_000_000;
@@ -426,6 +427,10 @@ fn epochs(text: &str) -> Result<u64, String> {
 
 fn batch(text: &str) -> Result<NonZeroUsize, String> {
     positive(text, MOST)
+}
+
+fn layers(text: &str) -> Result<NonZeroUsize, String> {
+    positive(text, MOST_LAYERS)
 }
 
 fn size(text: &str) -> Result<NonZeroUsize, String> {

@@ -6,7 +6,7 @@ use arena_scope::bumpalo::collections::Vec as BumpVec;
 use arena_scope::{Arena, Scope};
 
 use crate::backend::host::Dropout;
-use crate::backend::{Buffer, DecoderKernels, In, ProbeBackend};
+use crate::backend::{Buffer, DecoderKernels, ProbeBackend};
 use crate::data::{Split, Text};
 use crate::error::TrainError;
 use crate::layers::{Block, Embedding, Kept, LayerNorm, Loss, Pass, loss, loss_and_gradient};
@@ -113,7 +113,7 @@ impl<B: DecoderKernels> Decoder<B> {
             })
             .collect::<Result<_, _>>()?;
         let norm = LayerNorm::new(&mut new, "norm", width)?;
-        let parameters = new.build(arena, optimizer)?;
+        let parameters = new.build::<B>(arena, optimizer)?;
         Ok(Self { backend, config, seed, parameters, embedding, blocks, norm })
     }
 
@@ -147,6 +147,7 @@ impl<B: DecoderKernels> Decoder<B> {
     }
 
     /// The logits `[tokens.len(), VOCABULARY]` of what follows each token; nothing is dropped, and nothing is kept.
+    /// Takes the tokens, so that they are gone when their features are there.
     ///
     /// # Errors
     ///
@@ -155,16 +156,19 @@ impl<B: DecoderKernels> Decoder<B> {
         &self,
         step: &mut Scope<'s, '_, B::Device>,
         context: usize,
-        tokens: In<'_, B, u32>,
+        tokens: Buffer<'_, B, u32>,
     ) -> Result<Buffer<'s, B>, TrainError> {
         let Self { backend, parameters, embedding, norm, .. } = self;
-        let mut x = embedding.forward(backend, parameters, step, context, tokens)?;
+        let mut x = embedding.forward(backend, parameters, step, context, tokens.view())?;
+        drop(tokens);
         let pass = Pass { context, dropout: Dropout { probability: 0.0, ..Dropout::default() } };
         for block in &self.blocks {
             let mut output = step.alloc(x.len())?;
-            let (input, to) = (x.view(), output.view_mut());
+            let to = output.view_mut();
             step.scope(|inner| {
-                block.forward(backend, parameters, inner, pass, input, to).map(drop)
+                let middle = block.predict_middle(backend, parameters, inner, pass, x.view())?;
+                drop(x);
+                block.predict_output(backend, parameters, inner, pass, middle.view(), to)
             })?;
             x = output;
         }
@@ -184,7 +188,7 @@ impl<B: DecoderKernels> Decoder<B> {
         batch: Sequences<'_, B>,
     ) -> Result<Loss<'s, B>, TrainError> {
         let Sequences { context, tokens, targets } = batch;
-        let logits = self.predict(step, context, tokens.view())?;
+        let logits = self.predict(step, context, tokens)?;
         loss(&self.backend, step, VOCABULARY, logits.view(), targets.view())
     }
 
@@ -217,7 +221,8 @@ impl<B: DecoderKernels> Decoder<B> {
             let (input, to, pass) = (x.view(), output.view_mut(), passes(layer));
             let inside = if config.recompute {
                 step.scope(|inner| {
-                    block.forward(backend, parameters, inner, pass, input, to).map(drop)
+                    let middle = block.predict_middle(backend, parameters, inner, pass, input)?;
+                    block.predict_output(backend, parameters, inner, pass, middle.view(), to)
                 })?;
                 None
             } else {

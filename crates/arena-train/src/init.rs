@@ -7,6 +7,36 @@ use rand::{Rng, SeedableRng};
 /// begins with firm random opinions.
 pub const LOGITS_SCALE: f32 = 0.1;
 
+/// The first values of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Initial {
+    /// All the same.
+    Value(f32),
+    /// [`he_uniform`].
+    HeUniform {
+        /// The seed of the run.
+        seed: u64,
+        /// The tensor's own stream of random numbers.
+        stream: u64,
+        /// Inputs that are added up in one output.
+        fan_in: usize,
+        /// What the distribution is multiplied by.
+        scale: f32,
+    },
+}
+
+impl Initial {
+    /// Fills a tensor.
+    pub fn fill(&self, values: &mut [f32]) {
+        match *self {
+            Self::Value(value) => values.fill(value),
+            Self::HeUniform { seed, stream, fan_in, scale } => {
+                he_uniform(seed, stream, fan_in, scale, values);
+            }
+        }
+    }
+}
+
 /// Fills `values` from `scale` times the He (Kaiming) uniform distribution: between plus and minus
 /// `scale * sqrt(6 / fan_in)`.
 ///

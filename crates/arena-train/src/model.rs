@@ -89,7 +89,7 @@ impl<B: Backend> Cnn<B> {
                 Linear::new(&mut new, "logits", features, identity, random)?
             },
         };
-        let parameters = new.build(arena, optimizer)?;
+        let parameters = new.build::<B>(arena, optimizer)?;
         Ok(Self { backend, parameters, layers })
     }
 

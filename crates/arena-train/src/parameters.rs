@@ -8,13 +8,14 @@ use arena_scope::{Arena, BlockLayout, Device, ParameterBlock, PartId, View, View
 use crate::backend::host::{AdamConfig, SgdConfig};
 use crate::backend::{Backend, In, Out, Weights, WeightsMut};
 use crate::error::TrainError;
+use crate::init::Initial;
 use crate::optimizer::Optimizer;
 
 /// The parameters of a network that is being built, with their first values.
 #[derive(Debug)]
 pub struct NewParameters {
     layout: BlockLayout,
-    values: Vec<Vec<f32>>,
+    initial: Vec<Initial>,
 }
 
 /// The parameters of a network. They lie below the mark and never move.
@@ -45,10 +46,10 @@ impl NewParameters {
     /// None yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { layout: BlockLayout::new::<f32>(), values: Vec::new() }
+        Self { layout: BlockLayout::new::<f32>(), initial: Vec::new() }
     }
 
-    /// Adds a tensor with these values. In a checkpoint it has this name.
+    /// Adds a tensor of `len` values. In a checkpoint it has this name.
     ///
     /// # Errors
     ///
@@ -56,27 +57,34 @@ impl NewParameters {
     pub fn add(
         &mut self,
         name: impl Into<Cow<'static, str>>,
-        values: Vec<f32>,
+        len: usize,
+        initial: Initial,
     ) -> Result<PartId, TrainError> {
-        let part = self.layout.add(name, values.len())?;
-        self.values.push(values);
+        let part = self.layout.add(name, len)?;
+        self.initial.push(initial);
         Ok(part)
     }
 
-    /// Puts them into `arena`, with zero gradients, and with a zero state for the optimizer.
+    /// Puts them into `arena`, with zero gradients, and with a zero state for the optimizer. Where nothing is computed,
+    /// the values are not made.
     ///
     /// # Errors
     ///
     /// When the arena has no room, or the device refuses.
-    pub fn build<D: Device>(
+    pub fn build<B: Backend>(
         &self,
-        arena: &Arena<D>,
+        arena: &Arena<B::Device>,
         optimizer: &Optimizer,
-    ) -> Result<Parameters<D>, TrainError> {
+    ) -> Result<Parameters<B::Device>, TrainError> {
         let zeros = || ParameterBlock::zeroed(arena, &self.layout);
         let mut values = zeros()?;
-        for ((_, mut part), initial) in values.split_mut().zip(&self.values) {
-            part.write(initial)?;
+        if B::COMPUTES {
+            let mut filled = Vec::new();
+            for ((_, mut part), initial) in values.split_mut().zip(&self.initial) {
+                filled.resize(part.len(), 0.0);
+                initial.fill(&mut filled);
+                part.write(&filled)?;
+            }
         }
         let gradients = zeros()?;
         let state = match *optimizer {

@@ -77,6 +77,9 @@ pub trait Backend: std::fmt::Debug {
     /// Where the buffers lie.
     type Device: Feed;
 
+    /// Whether the kernels compute anything.
+    const COMPUTES: bool = true;
+
     /// Memory that the libraries behind the kernels work in, in bytes: it is given to them once, as
     /// one persistent buffer, so that they allocate nothing behind the arena's back.
     fn library_workspace_bytes(&self) -> usize {

@@ -38,6 +38,8 @@ impl<'b, B: Backend> ProbeBackend<'b, B> {
 impl<B: Backend> Backend for ProbeBackend<'_, B> {
     type Device = Probe;
 
+    const COMPUTES: bool = false;
+
     fn library_workspace_bytes(&self) -> usize {
         self.real.library_workspace_bytes()
     }

@@ -31,7 +31,7 @@ pub(super) fn sample<B: DecoderKernels>(
     for _ in 0..SAMPLE_BYTES {
         trainer.scope_of_kind(SAMPLE, |scope, model| {
             let last = scope.upload(&tokens[tokens.len() - context..])?;
-            let found = model.predict(scope, context, last.view())?;
+            let found = model.predict(scope, context, last)?;
             let last = (context - 1) * VOCABULARY;
             Ok(found.view().range(last..)?.read_into(&mut logits)?)
         })?;

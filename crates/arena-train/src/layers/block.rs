@@ -132,6 +132,62 @@ impl Block {
         Ok(Kept { norms, queries_keys_values, attention, log_sums, middle, up, gelu })
     }
 
+    /// The first half of [`forward`](Self::forward), of which nothing is kept: `x + attention(norm(x))`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forward`](Self::forward).
+    pub fn predict_middle<'s, B: DecoderKernels>(
+        &self,
+        backend: &B,
+        parameters: &Parameters<B::Device>,
+        step: &Scope<'s, '_, B::Device>,
+        pass: Pass,
+        input: In<'_, B>,
+    ) -> Result<Buffer<'s, B>, TrainError> {
+        let rows = input.len() / self.width;
+        let normed = self.norms[0].forward(backend, parameters, step, input)?.values;
+        let inward = self.inward.forward(backend, parameters, step, rows, normed.view())?;
+        drop(normed);
+        let shape = self.attention_shape(input.len(), pass.context);
+        let mut attention = step.alloc(shape.output_len())?;
+        let mut log_sums = step.alloc(shape.log_sums_len())?;
+        let (to, kept) = (attention.view_mut(), log_sums.view_mut());
+        backend.attention_forward(&shape, inward.view(), to, kept)?;
+        drop((inward, log_sums));
+        let outward = self.outward.forward(backend, parameters, step, rows, attention.view())?;
+        drop(attention);
+        let mut middle = step.alloc(input.len())?;
+        add(backend, input, outward, pass.dropout(0), middle.view_mut())?;
+        Ok(middle)
+    }
+
+    /// The second half: writes `y + feed_forward(norm(y))`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forward`](Self::forward).
+    pub fn predict_output<B: DecoderKernels>(
+        &self,
+        backend: &B,
+        parameters: &Parameters<B::Device>,
+        step: &Scope<'_, '_, B::Device>,
+        pass: Pass,
+        middle: In<'_, B>,
+        output: Out<'_, B>,
+    ) -> Result<(), TrainError> {
+        let rows = middle.len() / self.width;
+        let normed = self.norms[1].forward(backend, parameters, step, middle)?.values;
+        let up = self.up.forward(backend, parameters, step, rows, normed.view())?;
+        drop(normed);
+        let mut gelu = step.alloc(up.len())?;
+        backend.gelu_forward(up.view(), gelu.view_mut())?;
+        drop(up);
+        let down = self.down.forward(backend, parameters, step, rows, gelu.view())?;
+        drop(gelu);
+        add(backend, middle, down, pass.dropout(1), output)
+    }
+
     /// Writes the gradients of the block's parameters, and to `input_gradient` that of its input.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use arena_scope::{PartId, Scope};
 use crate::backend::host::ConvShape;
 use crate::backend::{Backend, Buffer, In};
 use crate::error::TrainError;
-use crate::init::he_uniform;
+use crate::init::Initial;
 use crate::parameters::{NewParameters, Parameters};
 
 /// What the layer made of a batch: the pooled values, and where each of them came from.
@@ -40,11 +40,10 @@ impl Conv {
         (seed, stream): (u64, u64),
     ) -> Result<Self, TrainError> {
         shape.check()?;
-        let mut weight = vec![0.0; shape.weight_len()];
-        he_uniform(seed, stream, shape.filter_len(), 1.0, &mut weight);
-        let bias = vec![0.0; shape.out_channels];
-        let weight = parameters.add(format!("{name}.weight"), weight)?;
-        let bias = parameters.add(format!("{name}.bias"), bias)?;
+        let initial = Initial::HeUniform { seed, stream, fan_in: shape.filter_len(), scale: 1.0 };
+        let weight = parameters.add(format!("{name}.weight"), shape.weight_len(), initial)?;
+        let bias = shape.out_channels;
+        let bias = parameters.add(format!("{name}.bias"), bias, Initial::Value(0.0))?;
         Ok(Self { shape, parts: [weight, bias] })
     }
 

@@ -5,7 +5,7 @@ use arena_scope::{PartId, Scope};
 use crate::backend::host::{Activation, EmbeddingShape, LinearShape};
 use crate::backend::{Buffer, DecoderKernels, In, Tables, Weights, WeightsMut};
 use crate::error::TrainError;
-use crate::init::he_uniform;
+use crate::init::Initial;
 use crate::parameters::{NewParameters, Parameters};
 
 /// The standard deviation of the tables' first values.
@@ -35,14 +35,13 @@ impl Embedding {
         (seed, stream): (u64, u64),
     ) -> Result<Self, TrainError> {
         let mut table = |name: &'static str, rows: usize, stream: u64| {
-            let mut values = vec![0.0; rows.saturating_mul(width)];
             // He's distribution has a variance of 2 / fan_in.
-            he_uniform(seed, stream, 2, DEVIATION, &mut values);
-            parameters.add(name, values)
+            let initial = Initial::HeUniform { seed, stream, fan_in: 2, scale: DEVIATION };
+            parameters.add(name, rows.saturating_mul(width), initial)
         };
         let tokens = table("embedding.tokens", vocabulary, stream)?;
         let positions = table("embedding.positions", context, stream + 1)?;
-        let none = parameters.add("embedding.none", Vec::new())?;
+        let none = parameters.add("embedding.none", 0, Initial::Value(0.0))?;
         Ok(Self { vocabulary, width, tables: Tables { tokens, positions }, none })
     }
 

@@ -5,6 +5,7 @@ use arena_scope::{PartId, Scope};
 use crate::backend::host::LAYER_NORM_STATISTICS;
 use crate::backend::{Buffer, DecoderKernels, In, Out};
 use crate::error::TrainError;
+use crate::init::Initial;
 use crate::parameters::{NewParameters, Parameters};
 
 /// Rows with mean 0 and variance 1, times weights, plus biases.
@@ -35,8 +36,8 @@ impl LayerNorm {
         name: &str,
         width: usize,
     ) -> Result<Self, TrainError> {
-        let weight = parameters.add(format!("{name}.weight"), vec![1.0; width])?;
-        let bias = parameters.add(format!("{name}.bias"), vec![0.0; width])?;
+        let weight = parameters.add(format!("{name}.weight"), width, Initial::Value(1.0))?;
+        let bias = parameters.add(format!("{name}.bias"), width, Initial::Value(0.0))?;
         Ok(Self { width, parts: [weight, bias] })
     }
 

@@ -5,7 +5,7 @@ use arena_scope::{PartId, Scope};
 use crate::backend::host::{Activation, LinearShape};
 use crate::backend::{Backend, Buffer, In};
 use crate::error::TrainError;
-use crate::init::he_uniform;
+use crate::init::Initial;
 use crate::parameters::{NewParameters, Parameters};
 
 /// `activation(input · weightᵀ + bias)`.
@@ -35,11 +35,9 @@ impl Linear {
     ) -> Result<Self, TrainError> {
         let shape = LinearShape { batch: 0, in_features, out_features };
         shape.check()?;
-        let mut weight = vec![0.0; shape.weight_len()];
-        he_uniform(seed, stream, in_features, scale, &mut weight);
-        let bias = vec![0.0; out_features];
-        let weight = parameters.add(format!("{name}.weight"), weight)?;
-        let bias = parameters.add(format!("{name}.bias"), bias)?;
+        let initial = Initial::HeUniform { seed, stream, fan_in: in_features, scale };
+        let weight = parameters.add(format!("{name}.weight"), shape.weight_len(), initial)?;
+        let bias = parameters.add(format!("{name}.bias"), out_features, Initial::Value(0.0))?;
         Ok(Self { in_features, out_features, activation, parts: [weight, bias] })
     }
 

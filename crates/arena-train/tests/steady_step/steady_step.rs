@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use crate::common::in_pool;
 use arena_scope::{Host, Reset};
 use arena_train::backend::HostBackend;
 use arena_train::backend::host::AdamConfig;
@@ -22,7 +23,7 @@ fn a_steady_step_of_the_cnn_allocates_on_the_heap_only_inside_the_matrix_library
 ) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let data = Mnist::load(&folder).expect("the data is in the repository");
-    check::<Cnn<_>>(&config((), 64, accumulate), &data);
+    in_pool(|| check::<Cnn<_>>(&config((), 64, accumulate), &data));
 }
 
 #[rstest]
@@ -38,7 +39,7 @@ fn a_steady_step_of_the_decoder_allocates_on_the_heap_only_inside_the_matrix_lib
     let sizes = DecoderConfig { context, layers, width, heads, dropout, recompute };
     let text: Vec<u8> = (0..4000_usize).map(|at| (at * at / 7) as u8).collect();
     let data = Text::split(&text, context, false).unwrap();
-    check::<Decoder<_>>(&config(sizes, 4, accumulate), &data);
+    in_pool(|| check::<Decoder<_>>(&config(sizes, 4, accumulate), &data));
 }
 
 fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
@@ -58,20 +59,18 @@ fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
 
 fn check<N: Network<Backend = HostBackend>>(config: &RunConfig<N::Sizes>, data: &Split<N::Data>) {
     let _alone = crate::alone();
-    crate::common::in_pool(|| {
-        let backend = HostBackend::new(2);
-        let run = planning::probe::<N>(&Host::new(), &backend, config, data).unwrap();
-        let mut arena = run.build(Host::new()).unwrap();
-        arena.observe(Some(own_allocations));
-        let mut trainer = Trainer::<N>::on(arena, backend, config.clone()).unwrap();
-        let before = (own_allocations(), heap::library_allocations());
-        trainer.train(&data.train, &AtomicBool::new(false), |_| ()).unwrap();
-        trainer.evaluate(&data.test).unwrap();
-        N::sample(&mut trainer, data).unwrap();
-        let seen = trainer.steady_state().unwrap();
-        assert_eq!(seen.heap_allocations_per_step(), Some(0), "{seen:?}");
-        // The counters count at all: the loop's own order of examples is on the heap.
-        assert!(own_allocations() > before.0);
-        assert!(heap::library_allocations() > before.1);
-    });
+    let backend = HostBackend::new(2);
+    let run = planning::probe::<N>(&Host::new(), &backend, config, data).unwrap();
+    let mut arena = run.build(Host::new()).unwrap();
+    arena.observe(Some(own_allocations));
+    let mut trainer = Trainer::<N>::on(arena, backend, config.clone()).unwrap();
+    let before = (own_allocations(), heap::library_allocations());
+    trainer.train(&data.train, &AtomicBool::new(false), |_| ()).unwrap();
+    trainer.evaluate(&data.test).unwrap();
+    N::sample(&mut trainer, data).unwrap();
+    let seen = trainer.steady_state().unwrap();
+    assert_eq!(seen.heap_allocations_per_step(), Some(0), "{seen:?}");
+    // The counters count at all: the loop's own order of examples is on the heap.
+    assert!(own_allocations() > before.0);
+    assert!(heap::library_allocations() > before.1);
 }

@@ -4,6 +4,7 @@ mod checkpoints;
 mod common;
 mod decoder;
 mod decoder_kernels;
+mod gpt_program;
 mod idx;
 mod kernels;
 mod network;
