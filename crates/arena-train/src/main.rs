@@ -138,7 +138,8 @@ fn train<N: Network>(
         (largest.map_or(TRAIN, |kind| kind.key), largest.and_then(|kind| kind.step.as_ref().ok()));
     if arguments.device == DeviceName::Probe {
         let (capacity_bytes, persistent_bytes) = (needed.bytes(), needs.persistent().bytes());
-        let needs = Needs { capacity_bytes, persistent_bytes, step: Step::new(step, None, &[]) };
+        let needs =
+            Needs { capacity_bytes, persistent_bytes, step: Step::new(step, planned, None, &[]) };
         write_json(arguments, &needs)?;
         files::print(&needs.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -196,7 +197,7 @@ fn train<N: Network>(
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
-    let step = Step::new(step, deviations, &sites);
+    let step = Step::new(step, planned, deviations, &sites);
     let summary = Summary::new::<N>(&trained, evaluation, arena.stats(), observed, step);
     let json = write_json(arguments, &summary);
     // After the files, which matter more.

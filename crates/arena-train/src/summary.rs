@@ -33,14 +33,15 @@ pub struct Step {
 }
 
 impl Step {
-    /// The figures of a planned step, and of how a run followed it, if it did.
+    /// The figures of a planned step; of its plan, if steps follow it; and of how a run did, if there was one.
     #[must_use]
     pub fn new(
         planned: Option<&PlannedStep>,
+        is_followed: bool,
         deviations: Option<Deviations>,
         sites: &[DeviationSite],
     ) -> Self {
-        let followed = planned.filter(|_| deviations.is_some());
+        let followed = planned.filter(|_| is_followed);
         Self {
             step_sum_bytes: planned.map(|step| step.sum_bytes),
             live_peak_bytes: planned.map(|step| step.bound.rounded_bytes),
