@@ -38,3 +38,5 @@ mod cuda_refusals;
 mod cuda_training;
 #[cfg(feature = "_cuda")]
 mod cuda_transaction;
+#[cfg(feature = "_cuda")]
+mod cuda_two_networks;
