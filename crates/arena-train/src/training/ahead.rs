@@ -90,7 +90,7 @@ impl<D: Feed> Ahead<D> {
             input: arena.persistent(batch_bytes)?,
             loss: arena.persistent(1)?,
             steps: arena.persistent(1)?,
-            rates: arena.persistent(2)?,
+            rates: arena.persistent(3)?,
         };
         Ok(Self {
             config,
