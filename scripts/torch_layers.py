@@ -65,13 +65,14 @@ def main():
     x, weight, bias = sines(1, 4, 10), sines(2, 6, 10), sines(3, 6)
     backward("linear", F.linear(x, weight, bias), 4, input=x, weight=weight, bias=bias)
 
-    # Three steps of Adam from these values, with gradients that change.
-    x = sines(1, 8)
-    optimizer = torch.optim.Adam([x], lr=0.01)
-    for step in range(3):
-        x.grad = sines(10 + step, 8).detach()
-        optimizer.step()
-    show("adam", x)
+    # Three steps of each from these values, with gradients that change.
+    for name, rule, decay in [("adam", torch.optim.Adam, 0), ("adam_w", torch.optim.AdamW, 0.5)]:
+        x = sines(1, 8)
+        optimizer = rule([x], lr=0.01, weight_decay=decay)
+        for step in range(3):
+            x.grad = sines(10 + step, 8).detach()
+            optimizer.step()
+        show(name, x)
 
 
 main()

@@ -309,7 +309,7 @@ pub trait Backend: std::fmt::Debug {
     }
 
     /// Counts a step in `steps`, and leaves the rate that SGD takes for it in `rates`, which has
-    /// room for two; it falls in a line to 0 over `total` steps.
+    /// room for three; it falls in a line to 0 over `total` steps.
     ///
     /// # Errors
     ///

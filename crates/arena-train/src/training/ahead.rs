@@ -84,7 +84,7 @@ impl<N: Network> Ahead<N> {
             input: arena.persistent(batch_bytes)?,
             loss: arena.persistent(1)?,
             steps: arena.persistent(1)?,
-            rates: arena.persistent(2)?,
+            rates: arena.persistent(3)?,
         };
         Ok(Self {
             config,

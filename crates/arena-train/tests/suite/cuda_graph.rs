@@ -38,7 +38,7 @@ fn a_replayed_update_counts_its_steps_on_the_device() {
     }
 
     let mut counter = bench.up(&[0_u64]);
-    let mut rates = bench.stale::<f32>(2);
+    let mut rates = bench.stale::<f32>(3);
     bench.stream.synchronize().unwrap();
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     bench.stream.begin_capture(mode).unwrap();

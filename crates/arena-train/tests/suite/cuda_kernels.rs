@@ -337,8 +337,8 @@ fn sgd_agrees_with_the_host_to_the_bit() {
 }
 
 #[rstest]
-fn adam_agrees_with_the_host_to_the_bit() {
-    let config = AdamConfig { learning_rate: 0.01, ..AdamConfig::default() };
+fn adam_agrees_with_the_host_to_the_bit(#[values(0.0, 0.1)] weight_decay: f32) {
+    let config = AdamConfig { learning_rate: 0.01, weight_decay, ..AdamConfig::default() };
     for len in LENS {
         let (mut p, mut m, mut v) = (random(1, len), vec![0.0; len], vec![0.0; len]);
         let found = under_two_orders(|bench| {
@@ -368,7 +368,7 @@ fn rate_factor(done: u64, total: u64) -> f32 {
 #[rstest]
 fn a_counter_on_the_device_gives_the_updates_that_the_host_counts(#[values(0, 7)] total: u64) {
     let len = 300;
-    let adam = AdamConfig { learning_rate: 0.01, ..AdamConfig::default() };
+    let adam = AdamConfig { learning_rate: 0.01, weight_decay: 0.5, ..AdamConfig::default() };
     let sgd = SgdConfig { learning_rate: 0.1, momentum: 0.9 };
     let bench = Bench::new();
     let kernels = &bench.kernels;
@@ -378,7 +378,7 @@ fn a_counter_on_the_device_gives_the_updates_that_the_host_counts(#[values(0, 7)
         .map(|values| bench.up(&values));
     let mut scheduled = by_value.clone();
     let mut counters = [bench.up(&[0_u64]), bench.up(&[0_u64])];
-    let mut rates = bench.stale::<f32>(2);
+    let mut rates = bench.stale::<f32>(3);
     for step in 1..=5_u64 {
         let factor = rate_factor(step - 1, total);
         let [p, m, v, q, velocity] = &mut by_value;

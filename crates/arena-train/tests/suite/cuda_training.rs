@@ -39,8 +39,13 @@ static DATA: LazyLock<Mnist> = LazyLock::new(|| {
     data
 });
 
-const ADAM: Optimizer =
-    Optimizer::Adam(AdamConfig { learning_rate: 2e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+const ADAM: Optimizer = Optimizer::Adam(AdamConfig {
+    learning_rate: 2e-3,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+});
 const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
 
 /// The loss of each of three steps, and the gradients of all parameters.

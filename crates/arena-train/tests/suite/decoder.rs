@@ -18,8 +18,13 @@ use rstest::rstest;
 const SMALL: DecoderConfig =
     DecoderConfig { context: 6, layers: 2, width: 8, heads: 2, dropout: 0.0, recompute: false };
 
-const ADAM: Optimizer =
-    Optimizer::Adam(AdamConfig { learning_rate: 1e-2, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+const ADAM: Optimizer = Optimizer::Adam(AdamConfig {
+    learning_rate: 1e-2,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+});
 
 /// Two sequences, of which each token's successor is the target.
 fn text(context: usize) -> (Vec<u32>, Vec<u32>) {

@@ -353,8 +353,11 @@ fn sgd_agrees_with_its_definition(#[values(1, 1000, 20_003)] len: usize) {
 }
 
 #[rstest]
-fn adam_agrees_with_its_definition(#[values(1, 1000, 20_003)] len: usize) {
-    let config = AdamConfig { learning_rate: 0.01, ..AdamConfig::default() };
+fn adam_agrees_with_its_definition(
+    #[values(1, 1000, 20_003)] len: usize,
+    #[values(0.0, 0.5)] weight_decay: f32,
+) {
+    let config = AdamConfig { learning_rate: 0.01, weight_decay, ..AdamConfig::default() };
     let mut first: Option<Vec<u32>> = None;
     for threads in THREADS {
         let (mut p, mut m, mut v) = (random(1, len), vec![0.0; len], vec![0.0; len]);
@@ -369,6 +372,7 @@ fn adam_agrees_with_its_definition(#[values(1, 1000, 20_003)] len: usize) {
                 expected_m[i] = 0.9 * expected_m[i] + 0.1 * g;
                 expected_v[i] = 0.999 * expected_v[i] + 0.001 * g * g;
                 let (m, v) = (expected_m[i] / c1, expected_v[i] / c2);
+                expected_p[i] *= 1.0 - 0.01 * f64::from(weight_decay);
                 expected_p[i] -= 0.01 * m / (v.sqrt() + 1e-8);
             }
         }
@@ -378,4 +382,17 @@ fn adam_agrees_with_its_definition(#[values(1, 1000, 20_003)] len: usize) {
         let all = [bits(&p), bits(&m), bits(&v)].concat();
         assert_eq!(*first.get_or_insert_with(|| all.clone()), all);
     }
+}
+
+#[test]
+fn without_weight_decay_adam_subtracts_its_step_and_rounds_nothing_else() {
+    let config = AdamConfig { learning_rate: 0.01, ..AdamConfig::default() };
+    let (before, gradients) = (random(1, 1000), random(2, 1000));
+    let (mut p, mut m, mut v) = (before.clone(), vec![0.0; 1000], vec![0.0; 1000]);
+    in_pool(|| host::adam_step(&config, 1, &mut p, &gradients, &mut m, &mut v, 2)).unwrap();
+    let (c1, root) = (1.0 - f64::from(0.9_f32), (1.0 - f64::from(0.999_f32)).sqrt());
+    let (rate, epsilon) = (f64::from(0.01_f32) * root / c1, f64::from(1e-8_f32) * root);
+    let moments = m.iter().zip(&v).map(|(m, v)| rate as f32 * m / (v.sqrt() + epsilon as f32));
+    let expected: Vec<f32> = before.iter().zip(moments).map(|(p, step)| p - step).collect();
+    assert_eq!(bits(&p), bits(&expected));
 }

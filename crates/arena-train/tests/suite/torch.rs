@@ -5,6 +5,7 @@ use crate::common::{in_pool, wide};
 use arena_train::backend::host::{
     self, Activation, AdamConfig, AttentionShape, EmbeddingShape, KernelError, LinearShape,
 };
+use rstest::rstest;
 
 const TABLE: &str = include_str!("../torch/layers.txt");
 
@@ -123,9 +124,11 @@ fn a_linear_layer_is_pytorchs() {
     assert_is("linear.input", &dx);
 }
 
-#[test]
-fn adam_is_pytorchs() {
-    let config = AdamConfig { learning_rate: 0.01, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+#[rstest]
+#[case::adam("adam", 0.0)]
+#[case::adam_w("adam_w", 0.5)]
+fn adam_is_pytorchs(#[case] name: &str, #[case] weight_decay: f32) {
+    let config = AdamConfig { learning_rate: 0.01, weight_decay, ..AdamConfig::default() };
     let (mut x, mut mean, mut square) = (sines(1, 8), [0.0; 8], [0.0; 8]);
     run(|| {
         (0..3).try_for_each(|step| {
@@ -134,5 +137,5 @@ fn adam_is_pytorchs() {
             host::adam_step(&config, number, &mut x, &gradient, &mut mean, &mut square, 2)
         })
     });
-    assert_is("adam", &x);
+    assert_is(name, &x);
 }

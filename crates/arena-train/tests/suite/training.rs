@@ -35,8 +35,13 @@ pub(crate) static DATA: LazyLock<Mnist> = LazyLock::new(|| {
     data
 });
 
-pub(crate) const ADAM: Optimizer =
-    Optimizer::Adam(AdamConfig { learning_rate: 2e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+pub(crate) const ADAM: Optimizer = Optimizer::Adam(AdamConfig {
+    learning_rate: 2e-3,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+});
 pub(crate) const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
 
 pub(crate) fn config(batch: usize) -> RunConfig {

@@ -134,8 +134,13 @@ fn trainer<N: Network<Backend = HostBackend<Device>>>(
     (Trainer::on(arena, backend, config.clone()).unwrap(), switch)
 }
 
-const ADAM: Optimizer =
-    Optimizer::Adam(AdamConfig { learning_rate: 2e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+const ADAM: Optimizer = Optimizer::Adam(AdamConfig {
+    learning_rate: 2e-3,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+});
 const SGD: Optimizer = Optimizer::Sgd(SgdConfig { learning_rate: 0.05, momentum: 0.9 });
 
 #[rstest]

@@ -109,10 +109,10 @@ kernels! {
     softmax_cross_entropy(logits: u64, labels: u64, mean: u64, hits: u64, gradient: u64, batch: u32, classes: u32);
     sgd(parameters: u64, gradients: u64, velocity: u64, rate: f32, momentum: f32, count: u32);
     sgd_scheduled(parameters: u64, gradients: u64, velocity: u64, rates: u64, momentum: f32, count: u32);
-    adam(parameters: u64, gradients: u64, mean: u64, mean_square: u64, rate: f32, beta1: f32, beta2: f32, epsilon: f32, count: u32);
+    adam(parameters: u64, gradients: u64, mean: u64, mean_square: u64, rate: f32, beta1: f32, beta2: f32, epsilon: f32, kept: f32, count: u32);
     adam_scheduled(parameters: u64, gradients: u64, mean: u64, mean_square: u64, rates: u64, beta1: f32, beta2: f32, count: u32);
     advance_sgd(steps: u64, rates: u64, learning_rate: f32, total: u64);
-    advance_adam(steps: u64, rates: u64, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32, total: u64);
+    advance_adam(steps: u64, rates: u64, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32, weight_decay: f32, total: u64);
     load_batch(bytes: u64, pixels: u64, labels: u64, scale: f32, shift: f32, pixel_count: u32, count: u32);
     fill(values: u64, value: f32, count: u32);
     layer_norm_forward(input: u64, weight: u64, bias: u64, output: u64, statistics: u64, width: u32, rows: u32);

@@ -6,6 +6,9 @@ use super::module::Grid;
 use super::range::{Input, Output};
 use crate::backend::host::{AdamConfig, KernelError, SgdConfig};
 
+/// What a step takes from its schedule: Adam its rate, its epsilon and the share that decay leaves; SGD its rate alone.
+const RATES: usize = 3;
+
 /// A count of steps on the device, and the rates of the step that it is at.
 ///
 /// A graph replays its kernels with the arguments that they were captured with, so what changes
@@ -15,14 +18,14 @@ use crate::backend::host::{AdamConfig, KernelError, SgdConfig};
 pub struct StepCounter<'a> {
     /// Steps done: one element.
     pub steps: Output<'a, u64>,
-    /// The rates of the step: two elements.
+    /// The rates of the step: three elements.
     pub rates: Output<'a, f32>,
 }
 
 impl StepCounter<'_> {
     fn check(&self) -> Result<(), KernelError> {
         check_len("steps", self.steps.len(), 1)?;
-        check_len("rates", self.rates.len(), 2)
+        check_len("rates", self.rates.len(), RATES)
     }
 }
 
@@ -92,6 +95,7 @@ impl Kernels {
                 config.beta1,
                 config.beta2,
                 epsilon,
+                config.kept_share(),
                 count,
             )
         }
@@ -130,10 +134,10 @@ impl Kernels {
         counter: StepCounter<'_>,
     ) -> Result<(), CudaError> {
         counter.check()?;
-        let AdamConfig { learning_rate, beta1, beta2, epsilon } = *config;
+        let AdamConfig { learning_rate, beta1, beta2, epsilon, weight_decay } = *config;
         let (steps, rates) = (counter.steps.address(), counter.rates.address());
         let grid = Grid::block(1);
-        // SAFETY: one thread touches one step and two rates, which are there.
+        // SAFETY: one thread touches one step and three rates, which are there.
         unsafe {
             self.module.advance_adam(
                 grid,
@@ -143,6 +147,7 @@ impl Kernels {
                 beta1,
                 beta2,
                 epsilon,
+                weight_decay,
                 total,
             )
         }
@@ -161,7 +166,7 @@ impl Kernels {
         gradients: Input<'_, f32>,
         velocity: Output<'_, f32>,
     ) -> Result<(), CudaError> {
-        check_len("rates", rates.len(), 2)?;
+        check_len("rates", rates.len(), RATES)?;
         let count = check(parameters.len(), &gradients, &[("velocity", velocity.len())])?;
         if count == 0 {
             return Ok(());
@@ -195,14 +200,14 @@ impl Kernels {
         gradients: Input<'_, f32>,
         moments: [Output<'_, f32>; 2],
     ) -> Result<(), CudaError> {
-        check_len("rates", rates.len(), 2)?;
+        check_len("rates", rates.len(), RATES)?;
         let [mean, mean_square] = moments;
         let lens = [("mean", mean.len()), ("mean square", mean_square.len())];
         let count = check(parameters.len(), &gradients, &lens)?;
         if count == 0 {
             return Ok(());
         }
-        // SAFETY: a thread below `count` touches the elements of its number and reads both rates;
+        // SAFETY: a thread below `count` touches the elements of its number and reads the rates;
         // the lengths were checked.
         unsafe {
             self.module.adam_scheduled(

@@ -18,7 +18,7 @@ pub struct SgdConfig {
     pub momentum: f32,
 }
 
-/// Adam (Kingma and Ba, 2015).
+/// Adam (Kingma and Ba, 2015), with the weight decay of AdamW (Loshchilov and Hutter, 2019).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamConfig {
     /// Learning rate.
@@ -29,11 +29,21 @@ pub struct AdamConfig {
     pub beta2: f32,
     /// Added to the root of the squared gradient's mean.
     pub epsilon: f32,
+    /// What every parameter loses in a step beside its gradient's part: this share of it, times the learning rate.
+    pub weight_decay: f32,
+}
+
+impl AdamConfig {
+    /// What every parameter is multiplied by before it moves: exactly 1 without decay, so that its bits stay.
+    pub(in crate::backend) fn kept_share(&self) -> f32 {
+        // In f64: 1 minus a small number.
+        (1.0 - f64::from(self.learning_rate) * f64::from(self.weight_decay)) as f32
+    }
 }
 
 impl Default for AdamConfig {
     fn default() -> Self {
-        Self { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+        Self { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
     }
 }
 
@@ -78,6 +88,8 @@ pub fn sgd_step(
 
 /// One step of Adam, with the bias correction of step number `step`, which counts from 1.
 ///
+/// The decay comes first, and goes by the learning rate itself, which the bias correction leaves alone.
+///
 /// # Errors
 ///
 /// [`KernelError::Length`] when the slices differ in length and [`KernelError::Shape`] for step 0;
@@ -106,7 +118,7 @@ pub fn adam_step(
 
     let arch = Arch::new();
     let part = parts(parameters.len(), threads);
-    let (beta1, beta2) = (config.beta1, config.beta2);
+    let (beta1, beta2, kept) = (config.beta1, config.beta2, config.kept_share());
     parameters
         .par_chunks_mut(part)
         .zip(mean.par_chunks_mut(part))
@@ -120,7 +132,7 @@ pub fn adam_step(
                     for ((p, (m, v)), g) in parameters.iter_mut().zip(moments).zip(gradients) {
                         *m = beta1 * *m + (1.0 - beta1) * g;
                         *v = beta2 * *v + (1.0 - beta2) * g * g;
-                        *p -= rate * *m / (v.sqrt() + epsilon);
+                        *p = kept * *p - rate * *m / (v.sqrt() + epsilon);
                     }
                 },
             );

@@ -12,13 +12,14 @@ __device__ __forceinline__ void sgd_update(float *parameters, const float *gradi
 
 __device__ __forceinline__ void adam_update(float *parameters, const float *gradients, float *mean,
                                             float *mean_square, unsigned i, float rate,
-                                            float beta1, float beta2, float epsilon) {
+                                            float beta1, float beta2, float epsilon, float kept) {
     float g = gradients[i];
     float m = beta1 * mean[i] + (1.0f - beta1) * g;
     float v = beta2 * mean_square[i] + (1.0f - beta2) * g * g;
     mean[i] = m;
     mean_square[i] = v;
-    parameters[i] -= rate * m / (sqrtf(v) + epsilon);
+    // kept is 1 without weight decay: the product is exact then, and nothing is contracted.
+    parameters[i] = kept * parameters[i] - rate * m / (sqrtf(v) + epsilon);
 }
 
 extern "C" __global__ void sgd(float *__restrict__ parameters, const float *__restrict__ gradients,
@@ -40,11 +41,11 @@ extern "C" __global__ void sgd_scheduled(float *__restrict__ parameters,
 // rate and epsilon hold the bias corrections: see advance_adam.
 extern "C" __global__ void adam(float *__restrict__ parameters, const float *__restrict__ gradients,
                                 float *__restrict__ mean, float *__restrict__ mean_square,
-                                float rate, float beta1, float beta2, float epsilon,
+                                float rate, float beta1, float beta2, float epsilon, float kept,
                                 unsigned count) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) {
-        adam_update(parameters, gradients, mean, mean_square, i, rate, beta1, beta2, epsilon);
+        adam_update(parameters, gradients, mean, mean_square, i, rate, beta1, beta2, epsilon, kept);
     }
 }
 
@@ -55,7 +56,8 @@ extern "C" __global__ void adam_scheduled(float *__restrict__ parameters,
                                           unsigned count) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) {
-        adam_update(parameters, gradients, mean, mean_square, i, rates[0], beta1, beta2, rates[1]);
+        adam_update(parameters, gradients, mean, mean_square, i, rates[0], beta1, beta2, rates[1],
+                    rates[2]);
     }
 }
 
@@ -83,15 +85,18 @@ extern "C" __global__ void advance_sgd(unsigned long long *__restrict__ steps,
     *steps += 1;
 }
 
-// One thread: counts the step and leaves in rates[0] and rates[1] what adam takes as rate and
-// epsilon: lr * (m / c1) / (sqrt(v / c2) + eps) = rate * m / (sqrt(v) + eps * sqrt(c2)).
+// One thread: counts the step and leaves in rates what adam takes as rate, epsilon and kept:
+// lr * (m / c1) / (sqrt(v / c2) + eps) = rate * m / (sqrt(v) + eps * sqrt(c2)), and the share of a
+// parameter that weight decay leaves.
 extern "C" __global__ void advance_adam(unsigned long long *__restrict__ steps,
                                         float *__restrict__ rates, float learning_rate, float beta1,
-                                        float beta2, float epsilon, unsigned long long total) {
+                                        float beta2, float epsilon, float weight_decay,
+                                        unsigned long long total) {
     float rate = rate_after(learning_rate, *steps, total);
     unsigned long long step = *steps + 1;
     double root = sqrt(correction(beta2, step));
     rates[0] = (float)((double)rate * root / correction(beta1, step));
     rates[1] = (float)((double)epsilon * root);
+    rates[2] = (float)(1.0 - (double)rate * (double)weight_decay);
     *steps = step;
 }
