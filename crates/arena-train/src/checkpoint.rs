@@ -12,6 +12,7 @@ use std::path::Path;
 use arena_plan::files::{self, shortened};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
+use crate::backend::host::AdamConfig;
 use crate::error::TrainError;
 use crate::network::Network;
 use crate::optimizer::Optimizer;
@@ -39,8 +40,10 @@ struct Setting {
 fn settings<N: Network>(config: &RunConfig<N::Sizes>) -> Vec<Setting> {
     let optimizer = match config.optimizer {
         Optimizer::Sgd(config) => format!("sgd, momentum {}", config.momentum),
-        Optimizer::Adam(config) => {
-            format!("adam, {} {} {}", config.beta1, config.beta2, config.epsilon)
+        Optimizer::Adam(AdamConfig { beta1, beta2, epsilon, weight_decay, .. }) => {
+            let adam = format!("adam, {beta1} {beta2} {epsilon}");
+            // As files name it that are older than the decay.
+            if weight_decay == 0.0 { adam } else { format!("{adam}, decay {weight_decay}") }
         }
     };
     let always = [

@@ -273,6 +273,7 @@ impl Arguments {
             }
             OptimizerName::Adam => Optimizer::Adam(AdamConfig {
                 learning_rate: self.lr.unwrap_or(2e-3),
+                weight_decay: self.weight_decay.unwrap_or(if is_gpt { 0.1 } else { 0.0 }),
 
                 ..AdamConfig::default()
             }),
