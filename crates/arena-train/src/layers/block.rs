@@ -12,8 +12,8 @@ use crate::parameters::{NewParameters, Parameters};
 /// How many times as wide the feed-forward part is inside.
 const EXPANSION: usize = 4;
 
-/// The first values of linear layers, as a share of He's, whose variance is 2 / fan_in.
-const SCALE: f32 = 0.5;
+/// The standard deviation of the weights' first values, as GPT-2 has it.
+const DEVIATION: f32 = 0.02;
 
 /// `x + attention(norm(x))`, and of that `y + feed_forward(norm(y))` (the order of GPT-2, Radford et al., 2019).
 #[derive(Debug, Clone, Copy)]
@@ -69,12 +69,15 @@ impl Block {
         (width, heads, depth): (usize, usize, usize),
         (seed, stream): (u64, u64),
     ) -> Result<Self, TrainError> {
-        let linear = |parameters: &mut NewParameters, part: &str, features, at, scale| {
+        let linear = |parameters: &mut NewParameters, part: &str, features, at, deviation| {
             let (name, identity) = (format!("{name}.{part}"), Activation::Identity);
+            let (fan_in, _): (usize, usize) = features;
+            // He's distribution has a variance of 2 / fan_in.
+            let scale = deviation * (fan_in as f32 / 2.0).sqrt();
             Linear::new(parameters, &name, features, identity, (seed, stream + at, scale))
         };
         // What goes back to the residual stream is smaller by the root of the number of parts that add to it.
-        let small = SCALE / (2.0 * depth as f32).sqrt();
+        let small = DEVIATION / (2.0 * depth as f32).sqrt();
         let inside = EXPANSION * width;
         Ok(Self {
             heads,
@@ -83,9 +86,9 @@ impl Block {
                 LayerNorm::new(parameters, &format!("{name}.norm1"), width)?,
                 LayerNorm::new(parameters, &format!("{name}.norm2"), width)?,
             ],
-            inward: linear(parameters, "inward", (width, 3 * width), 0, SCALE)?,
+            inward: linear(parameters, "inward", (width, 3 * width), 0, DEVIATION)?,
             outward: linear(parameters, "outward", (width, width), 2, small)?,
-            up: linear(parameters, "up", (width, inside), 4, SCALE)?,
+            up: linear(parameters, "up", (width, inside), 4, DEVIATION)?,
             down: linear(parameters, "down", (inside, width), 6, small)?,
         })
     }
