@@ -56,6 +56,7 @@ impl Requests {
             epochs: 1,
             batch: images,
             accumulate: 1,
+            warmup: 0,
             per: Per::Minibatch,
             reset: Reset::Keep,
             optimizer: Optimizer::Adam(AdamConfig::default()),

@@ -21,10 +21,10 @@ pub struct Arguments {
     /// The network: `cnn` for images, `gpt` for text
     #[arg(long, value_enum, default_value_t = ModelName::Cnn)]
     pub model: ModelName,
-    /// Passes over the training data [default: 2 for cnn, 10 for gpt]
+    /// Passes over the training data [default: 2 for cnn, 12 for gpt]
     #[arg(long, value_parser = epochs)]
     pub epochs: Option<u64>,
-    /// Images or sequences in a batch [default: 64 for cnn, 16 for gpt]
+    /// Images or sequences in a batch [default: 64 for cnn, 8 for gpt]
     #[arg(long, value_parser = batch)]
     pub batch: Option<NonZeroUsize>,
     /// Batches in a step: their gradients are averaged before the parameters move, in the memory of one
@@ -56,7 +56,8 @@ pub struct Arguments {
     /// The optimizer
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     pub optimizer: OptimizerName,
-    /// Learning rate at the start; it falls to 0 over the run [default: 0.002 for adam, 0.05 for sgd]
+    /// Learning rate at the start; it falls to 0 over the run [default: 0.002 for adam, 0.004 with gpt, 0.05
+    /// for sgd]
     #[arg(long, value_parser = positive_rate)]
     pub lr: Option<f32>,
     /// Share of the weights, times the rate, that adam takes away in each step (AdamW) [default: 0 for cnn, 0.1 for
@@ -126,6 +127,9 @@ pub struct DecoderArguments {
     /// Heads of a block's attention [default: 4]
     #[arg(long, value_parser = size)]
     pub heads: Option<NonZeroUsize>,
+    /// Steps at the beginning in which the rate rises [default: 150]
+    #[arg(long, value_parser = steps)]
+    pub warmup: Option<u64>,
     /// Share of features that is dropped while training [default: 0]
     #[arg(long, value_parser = dropout)]
     pub dropout: Option<f32>,
@@ -140,12 +144,13 @@ pub struct DecoderArguments {
 impl DecoderArguments {
     /// The option that is given, if one is.
     fn given(&self) -> Option<&'static str> {
-        let Self { context, layers, width, heads, dropout, recompute, ragged } = *self;
+        let Self { context, layers, width, heads, warmup, dropout, recompute, ragged } = *self;
         let all = [
             ("--context", context.is_some()),
             ("--layers", layers.is_some()),
             ("--width", width.is_some()),
             ("--heads", heads.is_some()),
+            ("--warmup", warmup.is_some()),
             ("--dropout", dropout.is_some()),
             ("--recompute", recompute),
             ("--ragged", ragged),
@@ -272,7 +277,7 @@ impl Arguments {
                 Optimizer::Sgd(SgdConfig { learning_rate: self.lr.unwrap_or(0.05), momentum: 0.9 })
             }
             OptimizerName::Adam => Optimizer::Adam(AdamConfig {
-                learning_rate: self.lr.unwrap_or(2e-3),
+                learning_rate: self.lr.unwrap_or(if is_gpt { 4e-3 } else { 2e-3 }),
                 weight_decay: self.weight_decay.unwrap_or(if is_gpt { 0.1 } else { 0.0 }),
 
                 ..AdamConfig::default()
@@ -280,8 +285,8 @@ impl Arguments {
         };
         RunConfig {
             network,
-            epochs: self.epochs.unwrap_or(if is_gpt { 10 } else { 2 }),
-            batch: self.batch.map_or(if is_gpt { 16 } else { 64 }, NonZeroUsize::get),
+            epochs: self.epochs.unwrap_or(if is_gpt { 12 } else { 2 }),
+            batch: self.batch.map_or(if is_gpt { 8 } else { 64 }, NonZeroUsize::get),
             accumulate: self.accumulate.get(),
             per: match self.per {
                 PerName::Minibatch => Per::Minibatch,
@@ -293,6 +298,7 @@ impl Arguments {
                 ResetName::Poison => Reset::Poison,
             },
             optimizer,
+            warmup: if is_gpt { self.decoder.warmup.unwrap_or(150) } else { 0 },
             seed: self.seed,
             steps: self.steps,
             ahead: self

@@ -69,8 +69,9 @@ pub enum TrainError {
         /// What was asked for.
         what: &'static str,
     },
-    /// The network's batches cannot be sent ahead of their steps.
-    #[error("the batches of this network are not sent ahead of their steps")]
+    /// The steps cannot be queued ahead: the network's batches are not sent, or the run has a warm-up or several batches
+    /// in a step.
+    #[error("the steps of this run cannot be queued ahead of the device")]
     NotAhead,
     /// Training went astray: from here on there would be no numbers.
     #[error("the loss of step {step} is {loss}: the run cannot go on; a lower --lr may help")]

@@ -78,7 +78,7 @@ impl<N: Network> Trainer<N> {
             model.parts_mut().1.make_sums(&arena)?;
         }
         let ahead = match (config.per, config.ahead) {
-            (Per::Minibatch, Some(ahead)) => Some(Ahead::new(&arena, ahead, config.batch)?),
+            (Per::Minibatch, Some(ahead)) => Some(Ahead::new(&arena, ahead, &config)?),
             _ => None,
         };
         arena.mark()?;

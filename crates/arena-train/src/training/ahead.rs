@@ -17,7 +17,7 @@ use arena_plan::PlannedRun;
 use arena_scope::record::StepSignature;
 use arena_scope::{Arena, Persistent, Scope, Stats, StepKey};
 
-use super::{TRAIN, Trainer, options};
+use super::{RunConfig, TRAIN, Trainer, options};
 use crate::data::EpochOrder;
 use crate::error::TrainError;
 use crate::feed::Feed;
@@ -75,10 +75,14 @@ impl<N: Network> Ahead<N> {
     pub(super) fn new(
         arena: &Arena<DeviceOf<N>>,
         config: AheadConfig,
-        batch: usize,
+        run: &RunConfig<N::Sizes>,
     ) -> Result<Self, TrainError> {
+        // The device counts the steps, and knows one schedule and one batch a step.
+        if run.warmup > 0 || run.accumulate > 1 {
+            return Err(TrainError::NotAhead);
+        }
         let (batch_bytes, losses) =
-            (batch.saturating_mul(N::sent_bytes()), usize::from(config.loss_every.get()));
+            (run.batch.saturating_mul(N::sent_bytes()), usize::from(config.loss_every.get()));
         let slots = DeviceOf::<N>::slots(arena, batch_bytes)?;
         let buffers = Buffers {
             input: arena.persistent(batch_bytes)?,

@@ -33,6 +33,8 @@ pub struct RunConfig<S = ()> {
     pub reset: Reset,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// Steps at the beginning in which the learning rate rises to where it falls from.
+    pub warmup: u64,
     /// Of the weights and of the order of examples.
     pub seed: u64,
     /// Steps after which the run stops early.
@@ -69,11 +71,17 @@ impl<S> RunConfig<S> {
     }
 
     /// The learning rate's factor at a step, counted from 0: it falls in a line from 1 to 0 over
-    /// all epochs, whether or not the run stops early.
+    /// all epochs, whether or not the run stops early. While the warm-up lasts, it is multiplied by the share of it that
+    /// has been done.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than f32 holds")]
     pub fn rate_factor(&self, step: u64, data: &impl Examples) -> f32 {
         let total = self.steps_in_all(data);
-        1.0 - step as f32 / total as f32
+        let falling = 1.0 - step as f32 / total as f32;
+        if step < self.warmup {
+            falling * ((step + 1) as f32 / self.warmup as f32)
+        } else {
+            falling
+        }
     }
 }

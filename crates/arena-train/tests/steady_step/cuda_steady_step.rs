@@ -46,6 +46,7 @@ fn a_steady_step_makes_nothing_and_waits_once() {
             epochs: 1,
             batch: 4,
             accumulate: 1,
+            warmup: 0,
             per: Per::Minibatch,
             reset: Reset::Keep,
             optimizer: Optimizer::Adam(AdamConfig::default()),

@@ -48,6 +48,7 @@ fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
         epochs: 1,
         batch,
         accumulate,
+        warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,
         optimizer: Optimizer::Adam(AdamConfig::default()),

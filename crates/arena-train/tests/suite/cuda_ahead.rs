@@ -48,6 +48,7 @@ fn config(optimizer: Optimizer, reset: Reset, ahead: Option<AheadConfig>) -> Run
         epochs: 2,
         batch: BATCH,
         accumulate: 1,
+        warmup: 0,
         per,
         reset,
         optimizer,

@@ -116,6 +116,7 @@ fn config(per: Per, reset: Reset) -> RunConfig {
         epochs: 2,
         batch: 4,
         accumulate: 1,
+        warmup: 0,
         per,
         reset,
         optimizer: ADAM,

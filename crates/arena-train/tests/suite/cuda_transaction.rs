@@ -71,6 +71,7 @@ fn check(case: Case, first: u64, stride: usize) {
         epochs: 2,
         batch: 1,
         accumulate: 1,
+        warmup: 0,
         per: Per::Minibatch,
         reset,
         optimizer: Optimizer::Adam(AdamConfig::default()),

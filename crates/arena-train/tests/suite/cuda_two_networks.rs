@@ -28,6 +28,7 @@ fn config<S>(network: S, accumulate: usize) -> RunConfig<S> {
         epochs: 2,
         batch: 2,
         accumulate,
+        warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Poison,
         optimizer: Optimizer::Adam(AdamConfig { weight_decay: 0.1, ..AdamConfig::default() }),

@@ -50,6 +50,7 @@ pub(crate) fn config(batch: usize) -> RunConfig {
         epochs: 2,
         batch,
         accumulate: 1,
+        warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,
         optimizer: ADAM,

@@ -204,7 +204,19 @@ fn config<S>(
 ) -> RunConfig<S> {
     let steps = Some(STEPS);
     let (epochs, batch, seed, ahead) = (2, 2, 1, None);
-    RunConfig { network, epochs, batch, accumulate, per, reset, optimizer, seed, steps, ahead }
+    RunConfig {
+        network,
+        epochs,
+        batch,
+        accumulate,
+        warmup: 0,
+        per,
+        reset,
+        optimizer,
+        seed,
+        steps,
+        ahead,
+    }
 }
 
 /// Lets each call of the device fail in turn: how many there are.

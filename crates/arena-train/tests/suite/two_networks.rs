@@ -42,6 +42,7 @@ fn gpt_config(network: DecoderConfig) -> RunConfig<DecoderConfig> {
         epochs: 2,
         batch: 4,
         accumulate: 1,
+        warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,
         optimizer,
