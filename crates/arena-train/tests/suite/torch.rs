@@ -9,6 +9,7 @@ use arena_train::backend::host::{
 };
 use arena_train::decoder::{Decoder, DecoderConfig, Sequences};
 use arena_train::error::TrainError;
+use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use rstest::rstest;
 
