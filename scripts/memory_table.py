@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SMALL = {"context": 128, "layers": 4, "width": 128, "heads": 4, "batch": 16}
+SMALL = {"context": 128, "layers": 4, "width": 128, "heads": 4, "batch": 8}
 # Its activations are more than 1 GiB.
-LARGE = {"context": 256, "layers": 12, "width": 384, "heads": 6, "batch": 16}
+LARGE = {"context": 256, "layers": 12, "width": 384, "heads": 6, "batch": 24}
 ROWS = [
     ("cnn", {"batch": 64}, []),
     ("cnn", {"batch": 64}, ["--accumulate", "4"]),
@@ -50,7 +50,7 @@ def probe(model, sizes, more, plan):
 def torch_peak(python, model, sizes, more):
     """The peak of live bytes in PyTorch, parameters included."""
     named = {"--recompute": "--checkpointing"}
-    command = [python, ROOT / "scripts/torch_gpt.py", "memory", "--model", model, "--threads", "2"]
+    command = [python, ROOT / "scripts/torch_gpt.py", "memory", "--network", model, "--threads", "2"]
     command += options(sizes) + [named.get(word, word) for word in more]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(found.stdout)["peak_bytes"]

@@ -166,9 +166,9 @@ impl<B: DecoderKernels> Decoder<B> {
             let mut output = step.alloc(x.len())?;
             let to = output.view_mut();
             step.scope(|inner| {
-                let middle = block.predict_middle(backend, parameters, inner, pass, x.view())?;
+                let (middle, _) = block.attend(backend, parameters, inner, pass, x.view())?;
                 drop(x);
-                block.predict_output(backend, parameters, inner, pass, middle.view(), to)
+                block.feed_forward(backend, parameters, inner, pass, middle.view(), to)
             })?;
             x = output;
         }
@@ -192,7 +192,7 @@ impl<B: DecoderKernels> Decoder<B> {
         loss(&self.backend, step, VOCABULARY, logits.view(), targets.view())
     }
 
-    /// The loss of sequences; every parameter's gradient is written. `number` is that of the step, for dropout.
+    /// The mean loss of sequences, one element; every parameter's gradient is written. `number` is that of the step, for dropout.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl<B: DecoderKernels> Decoder<B> {
         step: &mut Scope<'s, '_, B::Device>,
         number: u32,
         batch: Sequences<'_, B>,
-    ) -> Result<Loss<'s, B>, TrainError> {
+    ) -> Result<Buffer<'s, B>, TrainError> {
         let Sequences { context, tokens, targets } = batch;
         let whole = self.pass(context, number, 0);
         let passes = |layer: usize| Pass {
@@ -221,8 +221,8 @@ impl<B: DecoderKernels> Decoder<B> {
             let (input, to, pass) = (x.view(), output.view_mut(), passes(layer));
             let inside = if config.recompute {
                 step.scope(|inner| {
-                    let middle = block.predict_middle(backend, parameters, inner, pass, input)?;
-                    block.predict_output(backend, parameters, inner, pass, middle.view(), to)
+                    let (middle, _) = block.attend(backend, parameters, inner, pass, input)?;
+                    block.feed_forward(backend, parameters, inner, pass, middle.view(), to)
                 })?;
                 None
             } else {
@@ -234,7 +234,7 @@ impl<B: DecoderKernels> Decoder<B> {
 
         let normed = norm.forward(backend, parameters, step, x.view())?;
         let logits = embedding.logits(backend, parameters, step, normed.values.view())?;
-        let (loss, gradient) =
+        let (Loss { mean, .. }, gradient) =
             loss_and_gradient(backend, step, VOCABULARY, logits.view(), targets.view())?;
         drop((logits, targets));
         let (values, above) = (normed.values.view(), gradient.view());
@@ -265,7 +265,7 @@ impl<B: DecoderKernels> Decoder<B> {
         }
         backend.dropout(whole.dropout, gradient.view_mut())?;
         embedding.backward(backend, parameters, context, tokens.view(), gradient.view())?;
-        Ok(loss)
+        Ok(mean)
     }
 }
 
@@ -338,7 +338,7 @@ impl<B: DecoderKernels> Network for Decoder<B> {
         scope: &mut Scope<'s, '_, B::Device>,
         number: u64,
         batch: Sequences<'s, B>,
-    ) -> Result<Loss<'s, B>, TrainError> {
+    ) -> Result<Buffer<'s, B>, TrainError> {
         self.gradients(scope, number as u32, batch)
     }
 

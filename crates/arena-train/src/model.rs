@@ -262,8 +262,8 @@ impl<B: Backend> Network for Cnn<B> {
         scope: &mut Scope<'s, '_, B::Device>,
         _number: u64,
         (images, labels): Self::Batch<'s>,
-    ) -> Result<Loss<'s, B>, TrainError> {
-        self.gradients(scope, images, labels)
+    ) -> Result<Buffer<'s, B>, TrainError> {
+        Ok(self.gradients(scope, images, labels)?.mean)
     }
 
     fn evaluate<'s>(

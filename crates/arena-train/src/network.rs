@@ -4,7 +4,7 @@ use std::fmt;
 
 use arena_scope::{Arena, Scope};
 
-use crate::backend::{Backend, In, ProbeBackend};
+use crate::backend::{Backend, Buffer, In, ProbeBackend};
 use crate::data::{Examples, Split};
 use crate::error::TrainError;
 use crate::layers::Loss;
@@ -80,7 +80,8 @@ pub trait Network: fmt::Debug + Sized {
         examples: &[u32],
     ) -> Result<Self::Batch<'s>, TrainError>;
 
-    /// The loss of a batch; every parameter's gradient is written. `number` tells it from all other batches of the run.
+    /// The mean loss of a batch, one element; every parameter's gradient is written. `number` tells it from all other
+    /// batches of the run.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ pub trait Network: fmt::Debug + Sized {
         scope: &mut Scope<'s, '_, DeviceOf<Self>>,
         number: u64,
         batch: Self::Batch<'s>,
-    ) -> Result<Loss<'s, Self::Backend>, TrainError>;
+    ) -> Result<Buffer<'s, Self::Backend>, TrainError>;
 
     /// The loss of a batch, for evaluation.
     ///

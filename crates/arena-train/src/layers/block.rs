@@ -29,16 +29,21 @@ pub struct Block {
     down: Linear,
 }
 
-/// What a block leaves for its backward pass, beside its input.
+/// What a block leaves for its backward pass, beside its input: what is costly to make. The backward pass makes the norms
+/// and the GELU again, which are more than a third of the block's values and few of its operations.
 #[derive(Debug)]
 pub struct Kept<'s, B: DecoderKernels> {
-    norms: [Normed<'s, B>; 2],
+    attended: Attended<'s, B>,
+    middle: Buffer<'s, B>,
+    up: Buffer<'s, B>,
+}
+
+/// What the attention leaves.
+#[derive(Debug)]
+pub struct Attended<'s, B: DecoderKernels> {
     queries_keys_values: Buffer<'s, B>,
     attention: Buffer<'s, B>,
     log_sums: Buffer<'s, B>,
-    middle: Buffer<'s, B>,
-    up: Buffer<'s, B>,
-    gelu: Buffer<'s, B>,
 }
 
 /// Which sequences a block works on, and what it drops.
@@ -112,10 +117,37 @@ impl Block {
         input: In<'_, B>,
         output: Out<'_, B>,
     ) -> Result<Kept<'s, B>, TrainError> {
-        let (rows, [norm1, norm2]) = (input.len() / self.width, &self.norms);
-        let normed1 = norm1.forward(backend, parameters, step, input)?;
-        let values = normed1.values.view();
-        let queries_keys_values = self.inward.forward(backend, parameters, step, rows, values)?;
+        let (middle, attended) = self.attend(backend, parameters, step, pass, input)?;
+        let rows = input.len() / self.width;
+        let normed = self.norms[1].forward(backend, parameters, step, middle.view())?.values;
+        let up = self.up.forward(backend, parameters, step, rows, normed.view())?;
+        drop(normed);
+        let mut gelu = step.alloc(up.len())?;
+        backend.gelu_forward(up.view(), gelu.view_mut())?;
+        let down = self.down.forward(backend, parameters, step, rows, gelu.view())?;
+        drop(gelu);
+        add(backend, middle.view(), down, pass.dropout(1), output)?;
+        Ok(Kept { attended, middle, up })
+    }
+
+    /// The first half: `x + attention(norm(x))`, and what it leaves.
+    ///
+    /// # Errors
+    ///
+    /// As for [`forward`](Self::forward).
+    pub fn attend<'s, B: DecoderKernels>(
+        &self,
+        backend: &B,
+        parameters: &Parameters<B::Device>,
+        step: &Scope<'s, '_, B::Device>,
+        pass: Pass,
+        input: In<'_, B>,
+    ) -> Result<(Buffer<'s, B>, Attended<'s, B>), TrainError> {
+        let rows = input.len() / self.width;
+        let normed = self.norms[0].forward(backend, parameters, step, input)?.values;
+        let queries_keys_values =
+            self.inward.forward(backend, parameters, step, rows, normed.view())?;
+        drop(normed);
         let shape = self.attention_shape(input.len(), pass.context);
         let mut attention = step.alloc(shape.output_len())?;
         let mut log_sums = step.alloc(shape.log_sums_len())?;
@@ -124,53 +156,15 @@ impl Block {
         let outward = self.outward.forward(backend, parameters, step, rows, attention.view())?;
         let mut middle = step.alloc(input.len())?;
         add(backend, input, outward, pass.dropout(0), middle.view_mut())?;
-
-        let normed2 = norm2.forward(backend, parameters, step, middle.view())?;
-        let up = self.up.forward(backend, parameters, step, rows, normed2.values.view())?;
-        let mut gelu = step.alloc(up.len())?;
-        backend.gelu_forward(up.view(), gelu.view_mut())?;
-        let down = self.down.forward(backend, parameters, step, rows, gelu.view())?;
-        add(backend, middle.view(), down, pass.dropout(1), output)?;
-        let norms = [normed1, normed2];
-        Ok(Kept { norms, queries_keys_values, attention, log_sums, middle, up, gelu })
+        Ok((middle, Attended { queries_keys_values, attention, log_sums }))
     }
 
-    /// The first half of [`forward`](Self::forward), of which nothing is kept: `x + attention(norm(x))`.
+    /// The second half of [`forward`](Self::forward), of which nothing is kept: writes `y + feed_forward(norm(y))`.
     ///
     /// # Errors
     ///
     /// As for [`forward`](Self::forward).
-    pub fn predict_middle<'s, B: DecoderKernels>(
-        &self,
-        backend: &B,
-        parameters: &Parameters<B::Device>,
-        step: &Scope<'s, '_, B::Device>,
-        pass: Pass,
-        input: In<'_, B>,
-    ) -> Result<Buffer<'s, B>, TrainError> {
-        let rows = input.len() / self.width;
-        let normed = self.norms[0].forward(backend, parameters, step, input)?.values;
-        let inward = self.inward.forward(backend, parameters, step, rows, normed.view())?;
-        drop(normed);
-        let shape = self.attention_shape(input.len(), pass.context);
-        let mut attention = step.alloc(shape.output_len())?;
-        let mut log_sums = step.alloc(shape.log_sums_len())?;
-        let (to, kept) = (attention.view_mut(), log_sums.view_mut());
-        backend.attention_forward(&shape, inward.view(), to, kept)?;
-        drop((inward, log_sums));
-        let outward = self.outward.forward(backend, parameters, step, rows, attention.view())?;
-        drop(attention);
-        let mut middle = step.alloc(input.len())?;
-        add(backend, input, outward, pass.dropout(0), middle.view_mut())?;
-        Ok(middle)
-    }
-
-    /// The second half: writes `y + feed_forward(norm(y))`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`forward`](Self::forward).
-    pub fn predict_output<B: DecoderKernels>(
+    pub fn feed_forward<B: DecoderKernels>(
         &self,
         backend: &B,
         parameters: &Parameters<B::Device>,
@@ -208,13 +202,14 @@ impl Block {
         output_gradient: Buffer<'_, B>,
         input_gradient: Out<'_, B>,
     ) -> Result<(), TrainError> {
-        let Kept { norms, queries_keys_values, attention, log_sums, middle, up, gelu } = kept;
-        let (rows, [normed1, normed2], [norm1, norm2]) =
-            (input.len() / self.width, norms, &self.norms);
+        let Kept { attended, middle, up } = kept;
+        let (rows, [norm1, norm2]) = (input.len() / self.width, &self.norms);
 
         // From the output back to the middle of the block.
         let dropped = dropped(backend, step, &output_gradient, pass.dropout(1))?;
         let above = dropped.as_ref().unwrap_or(&output_gradient).view();
+        let mut gelu = step.alloc(up.len())?;
+        backend.gelu_forward(up.view(), gelu.view_mut())?;
         self.down.weight_gradient(backend, parameters, rows, gelu.view(), above)?;
         drop(gelu);
         let gelu_gradient =
@@ -223,28 +218,38 @@ impl Block {
         let mut up_gradient = step.alloc(up.len())?;
         backend.gelu_input_gradient(up.view(), gelu_gradient.view(), up_gradient.view_mut())?;
         drop((up, gelu_gradient));
-        let (values, above) = (normed2.values.view(), up_gradient.view());
-        self.up.weight_gradient(backend, parameters, rows, values, above)?;
+        let above = up_gradient.view();
+        let Normed { values, statistics } =
+            norm2.forward(backend, parameters, step, middle.view())?;
+        self.up.weight_gradient(backend, parameters, rows, values.view(), above)?;
+        drop(values);
         let gradient = self.up.input_gradient(backend, parameters, step, rows, above, None)?;
-        drop((up_gradient, normed2.values));
+        drop(up_gradient);
         let mut middle_gradient = step.alloc(input.len())?;
         norm2.backward(
             backend,
             parameters,
             middle.view(),
-            normed2.statistics.view(),
+            statistics.view(),
             gradient.view(),
             Some(output_gradient.view()),
             middle_gradient.view_mut(),
         )?;
-        drop((middle, gradient, output_gradient, normed2.statistics));
+        drop((middle, gradient, output_gradient, statistics));
 
         // From the middle back to the input.
         let dropped = self::dropped(backend, step, &middle_gradient, pass.dropout(0))?;
         let above = dropped.as_ref().unwrap_or(&middle_gradient).view();
-        self.outward.weight_gradient(backend, parameters, rows, attention.view(), above)?;
+        self.outward.weight_gradient(
+            backend,
+            parameters,
+            rows,
+            attended.attention.view(),
+            above,
+        )?;
         let gradient = self.outward.input_gradient(backend, parameters, step, rows, above, None)?;
         drop(dropped);
+        let Attended { queries_keys_values, attention, log_sums } = attended;
         let shape = self.attention_shape(input.len(), pass.context);
         let mut inward_gradient = step.alloc(shape.input_len())?;
         backend.attention_gradient(
@@ -256,15 +261,17 @@ impl Block {
             inward_gradient.view_mut(),
         )?;
         drop((queries_keys_values, attention, log_sums, gradient));
-        let (values, above) = (normed1.values.view(), inward_gradient.view());
-        self.inward.weight_gradient(backend, parameters, rows, values, above)?;
+        let above = inward_gradient.view();
+        let Normed { values, statistics } = norm1.forward(backend, parameters, step, input)?;
+        self.inward.weight_gradient(backend, parameters, rows, values.view(), above)?;
+        drop(values);
         let gradient = self.inward.input_gradient(backend, parameters, step, rows, above, None)?;
-        drop((inward_gradient, normed1.values));
+        drop(inward_gradient);
         norm1.backward(
             backend,
             parameters,
             input,
-            normed1.statistics.view(),
+            statistics.view(),
             gradient.view(),
             Some(middle_gradient.view()),
             input_gradient,

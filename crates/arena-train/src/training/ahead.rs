@@ -282,8 +282,8 @@ fn queue<N: Network>(
     let sent = input.view().range(..examples * N::sent_bytes())?;
     let batch = model.unpack(scope, examples, sent)?;
     // A captured step has no number of its own.
-    let found = model.gradients(scope, 0, batch)?;
-    loss.view_mut().copy_from(found.mean.view())?;
+    let mean = model.gradients(scope, 0, batch)?;
+    loss.view_mut().copy_from(mean.view())?;
     let (backend, parameters) = model.parts_mut();
     parameters.advance(backend, steps_in_all, steps.view_mut(), rates.view_mut())?;
     parameters.update_scheduled(backend, rates.view())

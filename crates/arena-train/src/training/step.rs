@@ -21,7 +21,7 @@ pub(super) fn train_step<N: Network>(
     let loss = if config.accumulate == 1 {
         let batch = model.load(scope, data, examples)?;
         let loss = model.gradients(scope, *step, batch)?;
-        scope.read_one(loss.mean.view())?
+        scope.read_one(loss.view())?
     } else {
         accumulate(scope, model, config, data, examples, *step)?
     };
@@ -53,7 +53,7 @@ fn accumulate<N: Network>(
             let loss = model.gradients(inner, number, loaded)?;
             let (backend, parameters) = model.parts_mut();
             parameters.add_to_sums(backend, share)?;
-            Ok::<_, TrainError>(inner.read_one(loss.mean.view())?)
+            Ok::<_, TrainError>(inner.read_one(loss.view())?)
         })?;
         mean += share * loss;
     }

@@ -51,7 +51,7 @@ fn train<B: DecoderKernels>(
             let loss = arena.scope_named("train", |step| {
                 let batch = batch(step, context)?;
                 let loss = model.gradients(step, number, batch)?;
-                Ok::<_, TrainError>(step.read_one(loss.mean.view())?)
+                Ok::<_, TrainError>(step.read_one(loss.view())?)
             })?;
             model.update(u64::from(number) + 1, 1.0)?;
             Ok(loss)
@@ -135,7 +135,7 @@ fn loss_and_gradients_are_those_of_the_definition(#[values(false, true)] recompu
             .scope(|step| {
                 let batch = batch(step, config.context)?;
                 let loss = model.gradients(step, 3, batch)?;
-                Ok::<_, TrainError>(step.read_one(loss.mean.view())?)
+                Ok::<_, TrainError>(step.read_one(loss.view())?)
             })
             .unwrap();
         let expected = reference(&config, &values);

@@ -60,6 +60,7 @@ fn the_default_text_is_the_folder_of_documents() {
 #[rstest]
 #[case::plain(&[])]
 #[case::several_batches(&["--accumulate", "2"])]
+#[case::made_again(&["--recompute"])]
 #[case::ragged(&["--ragged"])]
 fn no_earlier_drop_would_lower_the_peaks_of_the_decoder_s_steps(#[case] arguments: &[&str]) {
     let output =

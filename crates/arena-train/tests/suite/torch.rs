@@ -213,7 +213,7 @@ fn losses(recompute: bool) -> Result<Vec<f32>, TrainError> {
             let loss = arena.scope(|scope| {
                 let (tokens, targets) = (scope.upload(&batch.0)?, scope.upload(&batch.1)?);
                 let loss = model.gradients(scope, step, Sequences { context, tokens, targets })?;
-                Ok::<_, TrainError>(scope.read_one(loss.mean.view())?)
+                Ok::<_, TrainError>(scope.read_one(loss.view())?)
             })?;
             model.update(u64::from(step) + 1, 1.0 - step as f32 / steps as f32)?;
             Ok(loss)
