@@ -53,6 +53,10 @@ planners FOLDER:
 cuda:
     cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features cuda --test '*' -- cuda
 
+# What a training step of each network needs, as a table (`--torch PYTHON`: PyTorch beside it)
+memory *ARGUMENTS:
+    scripts/memory_table.py {{ARGUMENTS}}
+
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
     scripts/kernels.sh
