@@ -129,13 +129,14 @@ impl<D: Device> Region<D> {
     ///
     /// # Errors
     ///
-    /// The device's refusal: what was given back before it stays so.
+    /// [`ErrorKind::Forked`]; or the device's refusal: what was given back before it stays so.
     ///
     /// # Safety
     ///
     /// No live buffer has a byte between `used_bytes` and the end of `free`, and every stream that used one is
     /// waited for by the arena's.
     pub(crate) unsafe fn give_back(&self, used_bytes: u64, free: Span) -> Result<u64, Error> {
+        self.refuse_in_fork()?;
         let mut given_bytes = 0;
         if self.grows {
             let mut committed = self.committed();

@@ -75,11 +75,10 @@ impl<D: Device> Steps<D> {
     /// # Errors
     ///
     /// [`ErrorKind::InUse`] while the region is pinned; the device's refusal, also in a capture, of the kind
-    /// [`Unsupported`](crate::DeviceErrorKind::Unsupported) where it never gives back; or an error that a close left
-    /// behind.
+    /// [`Unsupported`](crate::DeviceErrorKind::Unsupported) where it never gives back; [`ErrorKind::Forked`]; or an
+    /// error that a close left behind.
     pub fn trim(&mut self, above_bytes: u64) -> Result<u64, Error> {
         self.ready()?;
-        self.region.refuse_in_fork()?;
         self.region.device().refuse_in_capture("trim")?;
         if self.region.is_pinned() {
             return Err(ErrorKind::InUse { what: "the region", by: "a graph" }.into());
