@@ -60,7 +60,12 @@ fn devices_of_one_number_share_a_context_object_until_the_last_is_gone() {
     let (one, two, other) = (Cuda::new(0).unwrap(), Cuda::new(0).unwrap(), Cuda::new(1).unwrap());
     assert!(Arc::ptr_eq(one.context(), two.context()));
     assert!(!Arc::ptr_eq(one.context(), other.context()));
-    drop((one, two, other));
+    // With both contexts active the number alone tells them apart.
+    let again = [Cuda::new(0).unwrap(), Cuda::new(1).unwrap()];
+    for (again, first) in again.iter().zip([&one, &other]) {
+        assert!(Arc::ptr_eq(again.context(), first.context()));
+    }
+    drop((one, two, other, again));
     let own = CudaContext::new(0).unwrap();
     Cuda::new(0).unwrap_err();
     drop(own);
