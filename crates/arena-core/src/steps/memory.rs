@@ -97,6 +97,15 @@ impl<D: Device> Steps<D> {
         unsafe { self.give_back(used_bytes, free) }
     }
 
+    /// [`trim`](Self::trim) where nobody asked for it: what is refused is left, and an error that waits goes on waiting
+    /// for a call that returns it.
+    pub fn trim_quietly(&mut self, above_bytes: u64) {
+        match self.ready() {
+            Ok(()) => drop(self.trim(above_bytes)),
+            Err(error) => self.region.keep_failure(error),
+        }
+    }
+
     /// [`Region::give_back`](crate::region::Region::give_back), after which the zones know what there is.
     ///
     /// # Safety
