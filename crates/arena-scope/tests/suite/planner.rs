@@ -176,7 +176,7 @@ fn the_deviations_of_a_plan_that_was_replaced_do_not_count() {
 
 // --- a planner that fits ----------------------------------------------------------------------
 
-/// An arena whose planner has a plan of 256 bytes ready, after a step of 8 MiB.
+/// An arena that a step has grown to 8 MiB, with a planner that fits.
 fn grown(reset: Reset) -> Result<(Arena<Failing<Host>>, FailSwitch, Scripted), Error> {
     let (device, switch) = failing();
     let builder = builder(device, 64 * MIB).region(RegionKind::Virtual).reset(reset);
@@ -185,7 +185,6 @@ fn grown(reset: Reset) -> Result<(Arena<Failing<Host>>, FailSwitch, Scripted), E
     arena.set_planner(Box::new(planner.clone()), PATIENCE);
     arena.scope_with(TRAIN, |step| step.alloc::<u8>(8 << 20).map(drop))?;
     assert!(arena.stats().committed_bytes >= 8 * MIB);
-    planner.prepare(TRAIN, 0);
     Ok((arena, switch, planner))
 }
 
@@ -193,6 +192,7 @@ fn grown(reset: Reset) -> Result<(Arena<Failing<Host>>, FailSwitch, Scripted), E
 fn what_the_device_does_not_take_back_stays_and_the_step_runs() -> Result<(), Error> {
     let (mut arena, switch, planner) = grown(Reset::Keep)?;
     let before = arena.stats().committed_bytes;
+    planner.prepare(TRAIN, 0);
     switch.fail_nth(Call::Decommit, 1);
     let step = |arena: &mut Arena<_>| {
         arena.scope_with(TRAIN, |step| step.alloc::<u8>(256).map(drop))?;
@@ -207,11 +207,12 @@ fn what_the_device_does_not_take_back_stays_and_the_step_runs() -> Result<(), Er
 
 #[test]
 fn an_error_that_waits_is_not_lost_by_fitting() -> Result<(), Error> {
-    let (mut arena, switch, _) = grown(Reset::Zero)?;
+    let (mut arena, switch, planner) = grown(Reset::Zero)?;
     let mut guard = arena.enter()?;
     drop(guard.scope().upload(&[1_u8; 10])?);
     switch.fail_nth(Call::Fill, 1);
     drop(guard);
+    planner.prepare(TRAIN, 0);
     let mut next = || arena.scope_with(TRAIN, |step| step.alloc::<u8>(256).map(drop));
     let told = next().unwrap_err();
     assert!(told.to_string().contains("fill"), "{told}");
