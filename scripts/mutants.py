@@ -30,8 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "scripts/mutants"
 WORK = ROOT / "target/mutants"
 TREE = WORK / "tree"
-# A fault that makes a test run on for so many seconds is noticed.
-LIMIT_SECONDS = 120
+# A fault that makes the tests run on for so long is noticed: so many seconds, and so many times as long as they take
+# without a fault. The second is for a busy machine, on which tests are slow that no fault holds up.
+LEAST_LIMIT_SECONDS = 120
+LIMIT_FACTOR = 6
 # However long a build takes, some faults are tried.
 LEAST_SECONDS = 60
 # Tests that build programs would build the faults again, and cannot tell them.
@@ -137,8 +139,8 @@ def build(crates, features):
     ]
 
 
-def run(table, crate, program, number):
-    """Whether a crate's test program passes with a fault on, and its seconds."""
+def run(table, crate, program, number, limit_seconds=None):
+    """What notices a fault in a crate's test program, if anything does, and the program's seconds."""
     nvrtc = [str(path) for path in ROOT.glob(".venv/lib/python*/site-packages/nvidia/cuda_nvrtc/lib")]
     # The same random programs each time, so that a fault noticed once is noticed always.
     environment = os.environ | {
@@ -155,13 +157,30 @@ def run(table, crate, program, number):
         [program, "--test-threads=2", *SKIPPED, *table["filter"]],
         cwd=TREE / "crates" / crate, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as tests:
-        limit = threading.Timer(LIMIT_SECONDS, tests.kill)
-        limit.start()
-        # One test that fails is enough.
-        if any(line.endswith(b"... FAILED\n") for line in tests.stdout):
+        too_long = threading.Event()
+
+        def end():
+            too_long.set()
             tests.kill()
-        limit.cancel()
-    return tests.returncode == 0, time.monotonic() - begin
+
+        limit = threading.Timer(limit_seconds, end) if limit_seconds else None
+        if limit:
+            limit.start()
+        # One test that fails is enough.
+        failed = any(line.endswith(b"... FAILED\n") for line in tests.stdout)
+        if failed:
+            tests.kill()
+        if limit:
+            limit.cancel()
+    name = Path(program).name.rsplit("-", 1)[0]
+    noticed = None
+    if failed:
+        noticed = f"noticed by {name}"
+    elif too_long.is_set():
+        noticed = f"noticed only by the time limit of {limit_seconds:.0f} s in {name}"
+    elif tests.returncode != 0:
+        noticed = f"noticed by the end of {name} with {tests.returncode}"
+    return noticed, time.monotonic() - begin
 
 
 def main():
@@ -204,11 +223,15 @@ def main():
         timed = []
         for crate, program in built[tuple(table["features"])]:
             if crate in table["tests"]:
-                passed, seconds = run(table, crate, program, 0)
-                if not passed:
-                    sys.exit(f"{Path(program).name} fails without a fault")
+                noticed, seconds = run(table, crate, program, 0)
+                if noticed:
+                    sys.exit(f"{Path(program).name} fails without a fault: {noticed}")
                 timed.append((seconds, crate, program))
-        programs[table["name"]] = [(crate, program) for _, crate, program in sorted(timed)]
+                print(f"{table['name']}: {Path(program).name} takes {seconds:.0f} s without a fault", flush=True)
+        programs[table["name"]] = [
+            (crate, program, max(LEAST_LIMIT_SECONDS, LIMIT_FACTOR * seconds))
+            for seconds, crate, program in sorted(timed)
+        ]
 
     begin, survivors, tried = time.monotonic(), [], 0
     end = None if options.minutes is None else max(start + options.minutes * 60, begin + LEAST_SECONDS)
@@ -217,9 +240,9 @@ def main():
             break
         tried += 1
         name = table["name"]
-        noticed = next((tests[1] for tests in programs[name] if not run(table, *tests, number)[0]), None)
-        by = f"noticed by {Path(noticed).name.rsplit('-', 1)[0]}" if noticed else "SURVIVES"
-        print(f"{name} {number}: {by}: {mutant['breaks']}", flush=True)
+        tried_programs = (run(table, crate, program, number, limit)[0] for crate, program, limit in programs[name])
+        noticed = next((by for by in tried_programs if by), None)
+        print(f"{name} {number}: {noticed or 'SURVIVES'}: {mutant['breaks']}", flush=True)
         if noticed is None:
             survivors.append((name, number, mutant["breaks"]))
     print(f"{tried} of {len(todo)} faults tried, {len(survivors)} survived, {time.monotonic() - begin:.0f} s")

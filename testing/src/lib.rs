@@ -1,11 +1,13 @@
 //! What the tests of several crates share.
 
+mod forked;
 mod nvrtc;
 
 use std::env;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+pub use forked::in_fork;
 pub use nvrtc::open_nvrtc;
 
 /// The environment variable that, set to 1, lets a test that cannot run here pass.

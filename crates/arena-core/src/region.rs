@@ -335,6 +335,11 @@ impl Claimed {
 impl<D: Device> Drop for Region<D> {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
+        // In a fork nothing is taken from the process that built it.
+        if self.refuse_in_fork().is_err() {
+            std::mem::forget(memory);
+            return;
+        }
         // A failure cannot be told to anybody here, and holding the memory would not mend it. After a panic
         // nobody knows what was waited for, so the memory is given up.
         if unless_it_panics(|| self.wait_for_declared(0)).is_none() {

@@ -22,6 +22,7 @@ const WAITING: usize = 4;
 pub struct BackgroundPlanner {
     records: SyncSender<(StepKey, StepLog)>,
     plans: Receiver<(StepKey, SlotTable)>,
+    fits: bool,
 }
 
 impl BackgroundPlanner {
@@ -47,7 +48,15 @@ impl BackgroundPlanner {
         };
         let thread = thread::Builder::new().name("arena-plan".to_owned()).spawn(solve);
         thread.map_err(|cause| ErrorKind::NoThread { what: "the planner", cause })?;
-        Ok(Self { records, plans })
+        Ok(Self { records, plans, fits: false })
+    }
+
+    /// The arena gives back what its steps do not need, each time that plans were installed: as
+    /// [`AutoPlan::auto_fit`].
+    #[must_use]
+    pub fn fitting(mut self) -> Self {
+        self.fits = true;
+        self
     }
 }
 
@@ -59,6 +68,10 @@ impl Planner for BackgroundPlanner {
 
     fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
         self.plans.try_recv().ok()
+    }
+
+    fn fits(&self) -> bool {
+        self.fits
     }
 }
 
@@ -85,35 +98,49 @@ pub trait AutoPlan {
     /// # arena_scope::Ok(())
     /// ```
     ///
-    /// A program that does not know its capacity takes a [`RegionKind::Virtual`](arena_scope::RegionKind) region and calls
-    /// [`Arena::fit`] when its plans are there: what they do not need goes back.
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoThread`] when the operating system gives no thread.
+    fn auto_plan(&mut self, options: Options) -> Result<(), Error>;
+
+    /// [`auto_plan`](Self::auto_plan), and each time that plans were installed the arena gives back what its steps do not
+    /// need, as [`Arena::fit`] does: for a program that does not know its capacity and takes a
+    /// [`RegionKind::Virtual`](arena_scope::RegionKind) region. Of a kind without a plan its first step counts, so a
+    /// kind that is seen later makes the region grow again.
+    ///
+    /// Nothing is given back where the device refuses it, or while a captured graph holds the region.
     ///
     /// ```
-    /// # use arena_plan::{AutoPlan, Options};
-    /// # use arena_scope::{Arena, ByteSize, Host, RegionKind, StepKey};
+    /// use arena_plan::{AutoPlan, Options};
+    /// use arena_scope::{Arena, ByteSize, Host, RegionKind, StepKey};
+    ///
     /// let builder = Arena::builder(Host::new()).capacity(ByteSize::gib(64));
     /// let mut arena = builder.region(RegionKind::Virtual).build()?;
-    /// arena.auto_plan(Options::default())?;
+    /// arena.auto_fit(Options::default())?;
     /// let step = StepKey::named("step");
     /// while arena.plan_span(step).is_none() {
     ///     arena.scope_with(step, |scope| {
     ///         (0..8).try_for_each(|_| scope.alloc::<u8>(4 << 20).map(drop))
     ///     })?;
     /// }
-    /// arena.fit()?;
     /// assert_eq!(arena.stats().committed_bytes, 4 << 20);
     /// # arena_scope::Ok(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoThread`] when the operating system gives no thread.
-    fn auto_plan(&mut self, options: Options) -> Result<(), Error>;
+    /// As for [`auto_plan`](Self::auto_plan).
+    fn auto_fit(&mut self, options: Options) -> Result<(), Error>;
 }
 
 impl<D: Device> AutoPlan for Arena<D> {
     fn auto_plan(&mut self, options: Options) -> Result<(), Error> {
         self.set_planner(Box::new(BackgroundPlanner::start(options)?), PATIENCE);
+        Ok(())
+    }
+
+    fn auto_fit(&mut self, options: Options) -> Result<(), Error> {
+        self.set_planner(Box::new(BackgroundPlanner::start(options)?.fitting()), PATIENCE);
         Ok(())
     }
 }

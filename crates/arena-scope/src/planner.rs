@@ -35,6 +35,12 @@ pub trait Planner: fmt::Debug + Send {
     fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
         None
     }
+
+    /// Whether the arena gives back what its steps do not need, as [`Arena::fit`](crate::Arena::fit) does, each time
+    /// that plans became [ready](Self::ready). The default does not.
+    fn fits(&self) -> bool {
+        false
+    }
 }
 
 /// A planner, and when it is told.

@@ -129,13 +129,14 @@ impl<D: Device> Region<D> {
     ///
     /// # Errors
     ///
-    /// The device's refusal: what was given back before it stays so.
+    /// [`ErrorKind::Forked`]; or the device's refusal: what was given back before it stays so.
     ///
     /// # Safety
     ///
     /// No live buffer has a byte between `used_bytes` and the end of `free`, and every stream that used one is
     /// waited for by the arena's.
     pub(crate) unsafe fn give_back(&self, used_bytes: u64, free: Span) -> Result<u64, Error> {
+        self.refuse_in_fork()?;
         let mut given_bytes = 0;
         if self.grows {
             let mut committed = self.committed();
@@ -267,7 +268,7 @@ pub(super) fn granularity<D: Device>(device: &D) -> Result<Alignment, Error> {
 #[cfg(test)]
 mod tests {
     use crate::bytes::ByteSize;
-    use crate::device::{Deferred, Device, Host};
+    use crate::device::{Call, Counting, Deferred, Device, Host};
     use crate::error::{Error, ErrorKind};
     use crate::layout::Span;
     use crate::region::Region;
@@ -295,6 +296,22 @@ mod tests {
         assert_eq!(region.committed_bytes(), 1024, "nothing was changed");
         let on_the_host = built_elsewhere(Host::new())?;
         on_the_host.commit_up_to(5000)?; // A fork has its own copy.
+        Ok(())
+    }
+
+    #[test]
+    fn a_fork_gives_nothing_back_not_even_at_its_end() -> Result<(), Error> {
+        let device = Counting::new(Deferred::new(0));
+        let counts = device.counts();
+        let region = built_elsewhere(device)?;
+        let all = Span { start_bytes: 0, end_bytes: 64 << 10 };
+        // SAFETY: nobody has a buffer in the region.
+        let refused = unsafe { region.give_back(0, all) }.unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::Forked { .. }), "{refused}");
+        drop(region);
+        for call in [Call::GiveBack, Call::Decommit, Call::Unreserve] {
+            assert_eq!(counts.calls(call), 0, "{call:?}");
+        }
         Ok(())
     }
 

@@ -75,11 +75,10 @@ impl<D: Device> Steps<D> {
     /// # Errors
     ///
     /// [`ErrorKind::InUse`] while the region is pinned; the device's refusal, also in a capture, of the kind
-    /// [`Unsupported`](crate::DeviceErrorKind::Unsupported) where it never gives back; or an error that a close left
-    /// behind.
+    /// [`Unsupported`](crate::DeviceErrorKind::Unsupported) where it never gives back; [`ErrorKind::Forked`]; or an
+    /// error that a close left behind.
     pub fn trim(&mut self, above_bytes: u64) -> Result<u64, Error> {
         self.ready()?;
-        self.region.refuse_in_fork()?;
         self.region.device().refuse_in_capture("trim")?;
         if self.region.is_pinned() {
             return Err(ErrorKind::InUse { what: "the region", by: "a graph" }.into());
@@ -96,6 +95,15 @@ impl<D: Device> Steps<D> {
         // SAFETY: between cursor and kept floor no buffer lies, for `&mut self` says that no transient one is alive;
         // what the closed scopes' streams did there was waited for at their closes.
         unsafe { self.give_back(used_bytes, free) }
+    }
+
+    /// [`trim`](Self::trim) where nobody asked for it: what is refused is left, and an error that waits goes on waiting
+    /// for a call that returns it.
+    pub fn trim_quietly(&mut self, above_bytes: u64) {
+        match self.ready() {
+            Ok(()) => drop(self.trim(above_bytes)),
+            Err(error) => self.region.keep_failure(error),
+        }
     }
 
     /// [`Region::give_back`](crate::region::Region::give_back), after which the zones know what there is.

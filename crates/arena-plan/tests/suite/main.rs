@@ -4,6 +4,7 @@ mod advice;
 mod draw;
 mod exact_capacity;
 mod files;
+mod fit;
 mod formats;
 mod limits;
 mod never_worse;

@@ -77,12 +77,19 @@ impl<D: Device> State<D> {
 
     // --- before a root scope ----------------------------------------------------------------------
 
-    /// A plan that does not fit (kept buffers may have grown) leaves its steps as they are.
+    /// A plan that does not fit (kept buffers may have grown) leaves its steps as they are. So does a region that is to
+    /// be fitted and cannot be.
     pub(super) fn install_ready(&mut self) {
+        let mut fits = false;
         while let Some(planning) = self.planning.get_mut()
             && let Some((key, table)) = planning.planner.ready()
         {
+            fits |= planning.planner.fits();
             let _ = self.install_plan(key, table, false);
+        }
+        if fits {
+            let needs_bytes = self.needs_bytes();
+            self.steps.trim_quietly(needs_bytes);
         }
     }
 

@@ -15,6 +15,7 @@ mod capacities;
 mod compile_fail;
 mod deferred;
 mod exhaust;
+mod forks;
 mod grow;
 mod hostile;
 mod model;

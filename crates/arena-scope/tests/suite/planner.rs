@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use arena_scope::device::{Call, FailSwitch, Failing};
 use arena_scope::plan::{PlannedSlot, Planner, SlotTable};
 use arena_scope::record::StepLog;
-use arena_scope::{Alignment, Arena, Host, StepKey};
+use arena_scope::{Alignment, Arena, Error, Host, RegionKind, Reset, StepKey};
 
-use crate::common::{KIB, host};
+use crate::common::{KIB, MIB, builder, failing, host};
 
 const TRAIN: StepKey = StepKey::named("train");
 const PATIENCE: u32 = 3;
@@ -19,6 +20,7 @@ struct Scripted {
     ready: Arc<Mutex<VecDeque<(StepKey, SlotTable)>>>,
     /// Records that it does not take.
     refuses: Arc<Mutex<u32>>,
+    fits: bool,
 }
 
 impl Planner for Scripted {
@@ -32,6 +34,10 @@ impl Planner for Scripted {
 
     fn ready(&mut self) -> Option<(StepKey, SlotTable)> {
         self.ready.lock().unwrap().pop_front()
+    }
+
+    fn fits(&self) -> bool {
+        self.fits
     }
 }
 
@@ -166,4 +172,49 @@ fn the_deviations_of_a_plan_that_was_replaced_do_not_count() {
         step(&mut arena, TRAIN, larger);
         assert_eq!(planner.told(), before + 1, "{offset_bytes}");
     }
+}
+
+// --- a planner that fits ----------------------------------------------------------------------
+
+/// An arena that a step has grown to 8 MiB, with a planner that fits.
+fn grown(reset: Reset) -> Result<(Arena<Failing<Host>>, FailSwitch, Scripted), Error> {
+    let (device, switch) = failing();
+    let builder = builder(device, 64 * MIB).region(RegionKind::Virtual).reset(reset);
+    let mut arena = builder.build()?;
+    let planner = Scripted { fits: true, ..Scripted::default() };
+    arena.set_planner(Box::new(planner.clone()), PATIENCE);
+    arena.scope_with(TRAIN, |step| step.alloc::<u8>(8 << 20).map(drop))?;
+    assert!(arena.stats().committed_bytes >= 8 * MIB);
+    Ok((arena, switch, planner))
+}
+
+#[test]
+fn what_the_device_does_not_take_back_stays_and_the_step_runs() -> Result<(), Error> {
+    let (mut arena, switch, planner) = grown(Reset::Keep)?;
+    let before = arena.stats().committed_bytes;
+    planner.prepare(TRAIN, 0);
+    switch.fail_nth(Call::Decommit, 1);
+    let step = |arena: &mut Arena<_>| {
+        arena.scope_with(TRAIN, |step| step.alloc::<u8>(256).map(drop))?;
+        Ok::<_, Error>(arena.stats().committed_bytes)
+    };
+    assert_eq!(step(&mut arena)?, before);
+    assert_eq!(step(&mut arena)?, before, "it is tried with the next plan that is ready");
+    planner.prepare(TRAIN, 0);
+    assert!(step(&mut arena)? < before);
+    Ok(())
+}
+
+#[test]
+fn an_error_that_waits_is_not_lost_by_fitting() -> Result<(), Error> {
+    let (mut arena, switch, planner) = grown(Reset::Zero)?;
+    let mut guard = arena.enter()?;
+    drop(guard.scope().upload(&[1_u8; 10])?);
+    switch.fail_nth(Call::Fill, 1);
+    drop(guard);
+    planner.prepare(TRAIN, 0);
+    let mut next = || arena.scope_with(TRAIN, |step| step.alloc::<u8>(256).map(drop));
+    let told = next().unwrap_err();
+    assert!(told.to_string().contains("fill"), "{told}");
+    next()
 }

@@ -2,7 +2,7 @@
 //! cannot be written, numbers that make no sense, data that is not there.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -108,11 +108,20 @@ impl Running {
     }
 
     /// How it ended, with what it told from here on.
-    fn end(self) -> Output {
-        let told: Vec<String> = self.told.map(Result::unwrap).collect();
-        let mut output = self.child.wait_with_output().unwrap();
-        output.stderr = told.join("\n").into_bytes();
-        output
+    fn end(mut self) -> Output {
+        let told: Vec<String> = self.told.by_ref().map(Result::unwrap).collect();
+        let mut stdout = Vec::new();
+        self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        let status = self.child.wait().unwrap();
+        Output { status, stdout, stderr: told.join("\n").into_bytes() }
+    }
+}
+
+/// A test that fails leaves no program behind.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

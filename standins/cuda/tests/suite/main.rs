@@ -4,6 +4,7 @@
 mod common;
 
 mod capture;
+mod context_events;
 mod instructions;
 mod managed;
 mod matrix_products;
