@@ -15,31 +15,23 @@ use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{Per, RunConfig, Trainer};
 use arena_train::{heap, planning};
-use rstest::rstest;
 
-#[rstest]
-fn a_steady_step_of_the_cnn_allocates_on_the_heap_only_inside_the_matrix_library(
-    #[values(1, 2)] accumulate: usize,
-) {
+// One test for all: what the harness allocates when a test ends would count in the next one.
+#[test]
+fn a_steady_step_allocates_on_the_heap_only_inside_the_matrix_library() {
+    let _alone = crate::alone();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
-    let data = Mnist::load(&folder).expect("the data is in the repository");
-    in_pool(|| check::<Cnn<_>>(&config((), 64, accumulate), &data));
-}
-
-#[rstest]
-#[case::plain(1, false, 0.0)]
-#[case::of_several_batches(2, false, 0.0)]
-#[case::made_again(2, true, 0.1)]
-fn a_steady_step_of_the_decoder_allocates_on_the_heap_only_inside_the_matrix_library(
-    #[case] accumulate: usize,
-    #[case] recompute: bool,
-    #[case] dropout: f32,
-) {
+    let images = Mnist::load(&folder).expect("the data is in the repository");
+    for accumulate in [1, 2] {
+        in_pool(|| check::<Cnn<_>>(&config((), 64, accumulate), &images));
+    }
     let (context, layers, width, heads) = (32, 2, 32, 2);
-    let sizes = DecoderConfig { context, layers, width, heads, dropout, recompute };
     let text: Vec<u8> = (0..4000_usize).map(|at| (at * at / 7) as u8).collect();
-    let data = Text::split(&text, context, false).unwrap();
-    in_pool(|| check::<Decoder<_>>(&config(sizes, 4, accumulate), &data));
+    let text = Text::split(&text, context, false).unwrap();
+    for (accumulate, recompute, dropout) in [(1, false, 0.0), (2, false, 0.0), (2, true, 0.1)] {
+        let sizes = DecoderConfig { context, layers, width, heads, dropout, recompute };
+        in_pool(|| check::<Decoder<_>>(&config(sizes, 4, accumulate), &text));
+    }
 }
 
 fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
@@ -59,7 +51,6 @@ fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
 }
 
 fn check<N: Network<Backend = HostBackend>>(config: &RunConfig<N::Sizes>, data: &Split<N::Data>) {
-    let _alone = crate::alone();
     let backend = HostBackend::new(2);
     let run = planning::probe::<N>(&Host::new(), &backend, config, data).unwrap();
     let mut arena = run.build(Host::new()).unwrap();
@@ -70,7 +61,7 @@ fn check<N: Network<Backend = HostBackend>>(config: &RunConfig<N::Sizes>, data: 
     trainer.evaluate(&data.test).unwrap();
     N::sample(&mut trainer, data).unwrap();
     let seen = trainer.steady_state().unwrap();
-    assert_eq!(seen.heap_allocations_per_step(), Some(0), "{seen:?}");
+    assert_eq!(seen.heap_allocations_per_step(), Some(0), "{config:?}: {seen:?}");
     // The counters count at all: the loop's own order of examples is on the heap.
     assert!(own_allocations() > before.0);
     assert!(heap::library_allocations() > before.1);
