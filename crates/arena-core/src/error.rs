@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::panic::Location;
 
-use crate::bytes::{Alignment, BadAlignment, ByteSize};
-use crate::plan::{DeviationSite, Deviations, SlotTableError};
+use crate::bytes::{Alignment, BadAlignment};
+use crate::exhausted::Exhausted;
+use crate::plan::SlotTableError;
 use crate::shortage::Shortage;
 
 /// An error of the arena: one pointer, so that the allocation's result stays small.
@@ -96,7 +96,7 @@ impl std::error::Error for Error {
 }
 
 /// A name in a text; an empty one would leave a gap.
-struct Named<'a>(&'a str);
+pub(crate) struct Named<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -409,66 +409,6 @@ impl GuardZone {
     }
 }
 
-/// A request that does not fit. Nothing was changed by it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Exhausted {
-    /// Bytes asked for.
-    pub asked_bytes: u64,
-    /// Alignment asked for.
-    pub alignment: Alignment,
-    /// Bytes of the region.
-    pub capacity_bytes: u64,
-    /// End of the persistent part, in bytes from the base.
-    pub mark_bytes: u64,
-    /// The cursor, in bytes from the base.
-    pub used_bytes: u64,
-    /// Bytes between the cursor and the kept part.
-    pub free_bytes: u64,
-    /// Bytes of the kept part at the region's top, its gaps included.
-    pub kept_bytes: u64,
-    /// Bytes by which the capacity is too small for this request. Exact where nothing is kept; the
-    /// padding of kept buffers moves with the capacity, and may ask for up to their alignment more.
-    pub missing_bytes: u64,
-    /// The call that asked.
-    pub call_site: Option<&'static Location<'static>>,
-    /// The scope that asked, if one did.
-    pub scope: Option<ScopeFacts>,
-    /// The plan that the step follows, if it has one, and how steps deviated from it.
-    pub plan: Option<PlanFacts>,
-}
-
-/// What is known about the plan that a step follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PlanFacts {
-    /// Bytes that the plan takes above the mark.
-    pub peak_bytes: u64,
-    /// How often steps deviated from it since it was installed, this step included.
-    pub deviations: Deviations,
-    /// The last deviation whose call is known: often this request.
-    pub last: Option<DeviationSite>,
-    /// Whether the plan is what does not fit: the bump alone would have had room for the request. The next step of
-    /// this kind is bumped.
-    pub is_outgrown: bool,
-}
-
-/// What is known about the scope that asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ScopeFacts {
-    /// Its name.
-    pub name: &'static str,
-    /// Its depth: 1 is a root scope.
-    pub depth: u32,
-    /// Requests served since the root scope opened, if the step is observed, recorded or planned.
-    pub requests: Option<u64>,
-    /// The size of the largest of them in bytes, under the same conditions.
-    pub largest_bytes: Option<u64>,
-    /// Root scopes closed before this one: resets to the mark so far.
-    pub resets: u64,
-}
-
 /// One scope of one arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -495,56 +435,6 @@ impl fmt::Display for ScopeId {
         write!(f, "scope {} (depth {depth}, number {number} of arena {arena})", Named(name))
     }
 }
-
-impl fmt::Display for Exhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "out of arena memory (in bytes): asked {} at alignment {}, free {} of {} ({}); \
-             mark {}, used {}, kept {}",
-            self.asked_bytes,
-            self.alignment,
-            self.free_bytes,
-            self.capacity_bytes,
-            ByteSize::bytes_exact(self.capacity_bytes),
-            self.mark_bytes,
-            self.used_bytes,
-            self.kept_bytes,
-        )?;
-        if let Some(call_site) = self.call_site {
-            write!(f, "; asked at {call_site}")?;
-        }
-        if let Some(scope) = &self.scope {
-            write!(f, "; in scope {} at depth {}", Named(scope.name), scope.depth)?;
-            if let (Some(requests), Some(largest_bytes)) = (scope.requests, scope.largest_bytes) {
-                write!(
-                    f,
-                    ", requests since its root scope opened {requests} (largest {largest_bytes})"
-                )?;
-            }
-            write!(f, ", resets before {}", scope.resets)?;
-        }
-        if let Some(PlanFacts { peak_bytes, deviations, last, is_outgrown }) = &self.plan {
-            write!(f, "; its plan takes {peak_bytes} bytes, deviations so far: {deviations}")?;
-            if let Some(site) = last {
-                write!(f, "; the last one: {site}")?;
-            }
-            if *is_outgrown {
-                f.write_str(
-                    ". The plan does not fit, though the step would without it: the next step of this kind does \
-                     not follow it",
-                )?;
-            }
-        }
-        write!(
-            f,
-            ". Missing bytes: at least {}. Raise the capacity, or ask for less (a smaller batch)",
-            self.missing_bytes
-        )
-    }
-}
-
-impl std::error::Error for Exhausted {}
 
 /// A call that a device refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

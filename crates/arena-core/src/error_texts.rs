@@ -4,10 +4,8 @@
 use rstest::rstest;
 
 use crate::bytes::{Alignment, BadAlignment};
-use crate::error::{
-    DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
-    ScopeId,
-};
+use crate::error::{DeviceError, DeviceErrorKind, Error, ErrorKind, GuardZone, ScopeId};
+use crate::exhausted::{Exhausted, PlanFacts, ScopeFacts};
 use crate::plan::{Deviations, SlotTableError};
 
 fn device_error(reason: &str) -> DeviceError {
@@ -168,58 +166,63 @@ fn exhausted() -> Exhausted {
         missing_bytes: 1,
         call_site: None,
         scope: None,
+        kept: Vec::new(),
         plan: None,
     }
 }
 
-const START: &str = "out of arena memory (in bytes): asked 1 at alignment 1, free 0 of 0 (0 bytes); mark 0, used 0, \
-                     kept 0";
-const END: &str =
-    ". Missing bytes: at least 1. Raise the capacity, or ask for less (a smaller batch)";
-
-#[rstest]
-#[case::nobody_known(None, None, "")]
-#[case::without_a_name(Some(("", None)), None, "; in scope (unnamed) at depth 1, resets before 0")]
-#[case::counted(
-    Some(("train", Some((1, 1)))),
-    None,
-    "; in scope `train` at depth 1, requests since its root scope opened 1 (largest 1), resets before 0"
-)]
-#[case::under_a_plan(
-    None,
-    Some(PlanFacts {
-        peak_bytes: 0,
-        deviations: Deviations { larger: 1, steps: 1, ..Deviations::default() },
-        last: None,
-        is_outgrown: false,
-    }),
-    "; its plan takes 0 bytes, deviations so far: 1 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
-     0 smaller, 0 smaller by design (steps that deviated: 1)"
-)]
-#[case::under_a_plan_that_is_what_does_not_fit(
-    None,
-    Some(PlanFacts {
-        peak_bytes: 1,
-        deviations: Deviations::default(),
-        last: None,
-        is_outgrown: true,
-    }),
-    "; its plan takes 1 bytes, deviations so far: 0 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, \
-     0 smaller, 0 smaller by design (steps that deviated: 0). The plan does not fit, though the step would \
-     without it: the next step of this kind does not follow it"
-)]
-fn out_of_memory_says_what_is_known(
-    #[case] scope: Option<(&'static str, Option<(u64, u64)>)>,
-    #[case] plan: Option<PlanFacts>,
-    #[case] known: &str,
-) {
-    let scope = scope.map(|(name, counts)| ScopeFacts {
+fn scope(name: &'static str, counts: Option<(u64, u64)>) -> ScopeFacts {
+    ScopeFacts {
         name,
+        path: vec![name],
         depth: 1,
         requests: counts.map(|(requests, _)| requests),
         largest_bytes: counts.map(|(_, largest_bytes)| largest_bytes),
         resets: 0,
-    });
-    let error = Error::from(Exhausted { scope, plan, ..exhausted() });
-    assert_eq!(error.to_string(), format!("{START}{known}{END}"));
+        record: None,
+    }
+}
+
+fn plan(is_outgrown: bool) -> Option<PlanFacts> {
+    let deviations = Deviations { larger: 1, steps: 1, ..Deviations::default() };
+    Some(PlanFacts { peak_bytes: 1, deviations, last: None, is_outgrown })
+}
+
+const START: &str = "out of arena memory: 1 bytes were asked for at alignment 1, and 0 are free";
+const REGION: &str = "region      0 bytes (0 bytes); mark 0, used 0, kept 0";
+const UNRECORDED: &str =
+    "holds       not recorded: `arena.record(None)` before the loop names the calls";
+const CAUSE: &str =
+    "cause       this one request: it takes most of what an empty step has, or more";
+const ENOUGH: &str = "enough      a capacity of 1 bytes (1 bytes) for this request";
+const PLAN: &str = "plan        1 bytes; deviations so far: 1 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, 0 \
+                    smaller, 0 smaller by design (steps that deviated: 1)";
+
+#[rstest]
+#[case::nobody_known(exhausted(), &[REGION])]
+#[case::without_a_name(
+    Exhausted { scope: Some(scope("", None)), ..exhausted() },
+    &["in scope    (unnamed) (depth 1)", REGION, "step        0 resets before", UNRECORDED]
+)]
+#[case::counted(
+    Exhausted { scope: Some(scope("train", Some((1, 1)))), ..exhausted() },
+    &[
+        "in scope    `train` (depth 1)",
+        REGION,
+        "step        1 request since its root scope opened, the largest 1 bytes; 0 resets before",
+        UNRECORDED,
+    ]
+)]
+#[case::under_a_plan(Exhausted { plan: plan(false), ..exhausted() }, &[REGION, PLAN])]
+#[case::under_a_plan_that_is_what_does_not_fit(
+    Exhausted { plan: plan(true), ..exhausted() },
+    &[
+        REGION,
+        PLAN,
+        "            it does not fit, though the step would without it: the next step of this kind does not follow it",
+    ]
+)]
+fn out_of_memory_says_what_is_known(#[case] exhausted: Exhausted, #[case] known: &[&str]) {
+    let lines = [&[START], known, &[CAUSE, ENOUGH]].concat();
+    assert_eq!(Error::from(exhausted).to_string(), lines.join("\n  "));
 }

@@ -37,8 +37,10 @@ mod detached;
 mod error;
 #[cfg(test)]
 mod error_texts;
+mod exhausted;
 mod fence;
 mod gaps;
+mod holders;
 mod hunting;
 mod kept;
 mod one_thread;
@@ -66,10 +68,8 @@ pub use buffer::{Persistent, Transient, View, ViewMut};
 pub use bytes::{Alignment, BadAlignment, ByteSize, MAX_BYTES, ParseByteSizeError};
 pub use capacity::Capacity;
 pub use device::{Captures, Cuda, Device, DeviceMemory, Host, HostVisible, Probe};
-pub use error::{
-    DeviceError, DeviceErrorKind, Error, ErrorKind, Exhausted, GuardZone, PlanFacts, ScopeFacts,
-    ScopeId,
-};
+pub use error::{DeviceError, DeviceErrorKind, Error, ErrorKind, GuardZone, ScopeId};
+pub use exhausted::{Cause, Exhausted, Holder, PlanFacts, RecordFacts, Repeats, ScopeFacts};
 pub use layout::{RowLayout, Span, bytes_of, elements_of};
 pub use pin::RegionPin;
 pub use placement::Placement;

@@ -32,7 +32,9 @@ use crate::bytes::{Alignment, ByteSize};
 use crate::demand::{Demand, Kind};
 use crate::detached::Drops;
 use crate::device::{Device, Host, Probe};
-use crate::error::{Error, ErrorKind, ScopeFacts};
+use crate::error::{Error, ErrorKind};
+use crate::exhausted::ScopeFacts;
+use crate::holders::{Keepers, record_facts};
 use crate::hunting::Separate;
 use crate::layout::{Span, bytes_of};
 use crate::one_thread::UsedOnSeveralThreads;
@@ -83,6 +85,8 @@ pub struct Steps<D: Device = Host> {
     detached: Arc<Drops>,
     /// What a pause keeps, until all of it is back.
     paused: RefCell<Option<Paused>>,
+    /// Who made what is kept.
+    keepers: RefCell<Keepers>,
 }
 
 // SAFETY: nothing implements the trait, so this promises nothing.
@@ -154,6 +158,7 @@ impl<D: Device> Steps<D> {
             resets: Cell::new(0),
             detached: Arc::default(),
             paused: RefCell::new(None),
+            keepers: RefCell::default(),
         };
         steps.follow_memory();
         steps.choose_mode();
@@ -280,6 +285,9 @@ impl<D: Device> Steps<D> {
             placed = self.place_persistent(bytes, alignment);
         }
         let (span, kept) = placed.map_err(|error| self.asked(error, asked))?;
+        if kept {
+            self.keepers.borrow_mut().add(span, asked.call_site, self.resets());
+        }
         if let (true, Some(demand)) = (kept, &self.demand) {
             demand.borrow_mut().note_keep(span, alignment, self.zones.cursor_bytes());
         }
@@ -314,9 +322,14 @@ impl<D: Device> Steps<D> {
     fn asked(&self, mut error: Error, asked: Asked) -> Error {
         if let ErrorKind::Exhausted(exhausted) = error.kind_mut() {
             exhausted.call_site = Some(asked.call_site);
-            let scope = self.frames.at(asked.depth);
-            exhausted.scope =
-                scope.map(|frame| self.scope_facts(frame.label, asked.depth, self.signs.get()));
+            exhausted.kept = self.keepers.borrow().holders();
+            let request = (asked.call_site, exhausted.asked_bytes);
+            exhausted.scope = self.frames.at(asked.depth).map(|frame| {
+                let mut scope = self.scope_facts(frame.label, asked.depth, self.signs.get());
+                let log = self.log.borrow();
+                scope.record = log.as_ref().map(|log| record_facts(log, request));
+                scope
+            });
         }
         error
     }
@@ -325,10 +338,16 @@ impl<D: Device> Steps<D> {
     fn scope_facts(&self, name: &'static str, depth: u32, counts: bool) -> ScopeFacts {
         ScopeFacts {
             name,
+            path: (1..depth)
+                .filter_map(|depth| self.frames.at(depth))
+                .map(|frame| frame.label)
+                .chain([name])
+                .collect(),
             depth,
             requests: counts.then(|| self.running.requests()),
             largest_bytes: counts.then(|| self.running.largest_bytes()),
             resets: self.resets(),
+            record: None,
         }
     }
 
@@ -372,6 +391,7 @@ impl<D: Device> Steps<D> {
         if let Some(demand) = &self.demand {
             demand.borrow_mut().note_give_back(span, self.zones.cursor_bytes());
         }
+        self.keepers.borrow_mut().remove(span);
         self.zones.give_back_kept(span);
     }
 

@@ -15,7 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::hint::cold_path;
 
 use crate::bytes::Alignment;
-use crate::error::{Error, ErrorKind, Exhausted};
+use crate::error::{Error, ErrorKind};
+use crate::exhausted::Exhausted;
 use crate::kept::KeptZone;
 use crate::layout::{Span, align_down, align_up, fit};
 
@@ -247,6 +248,7 @@ impl Zones {
             missing_bytes: needed_bytes.saturating_sub(free_bytes),
             call_site: None,
             scope: None,
+            kept: Vec::new(),
             plan: None,
         }
     }

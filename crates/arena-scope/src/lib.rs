@@ -109,8 +109,9 @@ pub mod cuda {
 /// The types inside an [`Error`]: the facts of the kinds that have a separate type.
 pub mod errors {
     pub use arena_core::{
-        BadAlignment, DeviceError, DeviceErrorKind, Exhausted, GuardZone, LimitedBy,
-        ParseByteSizeError, PlanFacts, ScopeFacts, ScopeId, Shortage, SlotTableError,
+        BadAlignment, Cause, DeviceError, DeviceErrorKind, Exhausted, GuardZone, Holder, LimitedBy,
+        ParseByteSizeError, PlanFacts, RecordFacts, Repeats, ScopeFacts, ScopeId, Shortage,
+        SlotTableError,
     };
 }
 

@@ -4,7 +4,8 @@
 use super::Steps;
 use crate::bytes::Alignment;
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, PlanFacts};
+use crate::error::{Error, ErrorKind};
+use crate::exhausted::PlanFacts;
 use crate::layout::{Span, align_up, fit};
 use crate::plan::{DeviationSite, Deviations, PlanId, Replay, SlotTable};
 

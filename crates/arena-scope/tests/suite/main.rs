@@ -10,6 +10,7 @@ mod half_floats;
 
 mod align;
 mod capacities;
+mod causes;
 #[cfg(not(feature = "_cuda"))]
 // With it, rustc writes some names in full: the texts are pinned without.
 mod compile_fail;
