@@ -8,9 +8,13 @@ use std::path::Path;
 /// The types, each with the file that declares it.
 const TYPES: &[(&str, &str)] = &[
     ("ErrorKind", "arena-core/src/error.rs"),
-    ("Exhausted", "arena-core/src/error.rs"),
-    ("ScopeFacts", "arena-core/src/error.rs"),
-    ("PlanFacts", "arena-core/src/error.rs"),
+    ("Exhausted", "arena-core/src/exhausted.rs"),
+    ("Cause", "arena-core/src/exhausted.rs"),
+    ("ScopeFacts", "arena-core/src/exhausted.rs"),
+    ("RecordFacts", "arena-core/src/exhausted.rs"),
+    ("Repeats", "arena-core/src/exhausted.rs"),
+    ("Holder", "arena-core/src/exhausted.rs"),
+    ("PlanFacts", "arena-core/src/exhausted.rs"),
     ("ScopeId", "arena-core/src/error.rs"),
     ("Deviations", "arena-core/src/plan/deviations.rs"),
     ("DeviationSite", "arena-core/src/plan/sites.rs"),
