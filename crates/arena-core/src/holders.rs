@@ -90,7 +90,7 @@ pub(crate) fn record_facts(log: &StepLog, asked: (Site, u64)) -> RecordFacts {
             StepEvent::Drop { offset_bytes } => {
                 live.remove(&offset_bytes);
             }
-            StepEvent::Open => depth += 1,
+            StepEvent::Open { .. } => depth += 1,
             StepEvent::Close => {
                 live.retain(|_, (_, _, of)| *of < depth);
                 depth -= 1;

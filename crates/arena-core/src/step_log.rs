@@ -27,7 +27,10 @@ pub enum StepEvent {
         offset_bytes: u64,
     },
     /// A scope was opened.
-    Open,
+    Open {
+        /// Its name.
+        name: &'static str,
+    },
     /// A scope was closed.
     Close,
     /// A scope ended together with the scope around it, because its guard was forgotten. Its live buffers

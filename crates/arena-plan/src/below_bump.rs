@@ -24,7 +24,7 @@ pub(crate) fn ends_from(start_bytes: u64, log: &StepLog) -> Vec<u64> {
                 cursor = cursor.next_multiple_of(alignment.bytes()).saturating_add(bytes);
                 limits.push(cursor);
             }
-            StepEvent::Open => starts.push(cursor),
+            StepEvent::Open { .. } => starts.push(cursor),
             StepEvent::Close => cursor = starts.pop().unwrap_or(cursor),
             StepEvent::Merge => drop(starts.pop()),
             _ => {}

@@ -59,7 +59,7 @@ impl FileError {
         move |reason| Self { path: path.to_owned(), access: Access::Read, reason }
     }
 
-    fn writing(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn writing(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |reason| Self { path: path.to_owned(), access: Access::Write, reason }
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn lives(log: &StepLog) -> Vec<Life> {
                     lives[buffer].death = number;
                 }
             }
-            StepEvent::Open => scopes.push(Vec::new()),
+            StepEvent::Open { .. } => scopes.push(Vec::new()),
             StepEvent::Merge => {
                 let merged = scopes.pop().unwrap_or_default();
                 if let Some(around) = scopes.last_mut() {

@@ -236,7 +236,7 @@ impl fmt::Display for Did {
                     "got a buffer of size {bytes} (alignment {alignment}) at offset {offset_bytes}"
                 )
             }
-            Some(StepEvent::Open) => f.write_str("opened a scope"),
+            Some(StepEvent::Open { name }) => write!(f, "opened the scope `{name}`"),
             Some(StepEvent::Close) => f.write_str("closed a scope"),
             Some(StepEvent::Merge) => f.write_str("ended a scope whose guard was forgotten"),
             Some(_) => f.write_str("dropped a buffer"),

@@ -100,6 +100,9 @@ pub struct Arguments {
     /// Write the summary to this file, as JSON
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Record each step, and write what happens in it to this file, as JSON Lines: see docs/reading-memory.md
+    #[arg(long)]
+    pub events: Option<PathBuf>,
     /// Write the state of the run to this file at the end, also after a signal
     #[arg(long)]
     pub checkpoint: Option<PathBuf>,

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use arena_plan::EventWriter;
 use arena_plan::files::{self, FileError, tell};
 use arena_scope::{Arena, Cuda, Host, Reset};
 #[cfg(feature = "_cuda")]
@@ -145,8 +146,11 @@ fn train<N: Network>(
         return Ok(ExitCode::SUCCESS);
     }
     // What could not be written at the end is told before the first step.
-    let outputs =
-        [(&arguments.json, JSON_BYTES), (&arguments.checkpoint, needs.persistent().bytes())];
+    let outputs = [
+        (&arguments.json, JSON_BYTES),
+        (&arguments.checkpoint, needs.persistent().bytes()),
+        (&arguments.events, JSON_BYTES),
+    ];
     for (path, bytes) in outputs {
         path.as_ref().map_or(Ok(()), |path| files::check(path, bytes))?;
     }
@@ -160,12 +164,18 @@ fn train<N: Network>(
     let capacity = planning::choose_capacity(&needs, arguments.capacity, &config)?;
     let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
     let mut arena = builder.placement(arguments.placement()).build()?;
-    arena.observe(Some(heap::own_allocations));
+    match &arguments.events {
+        Some(_) => arena.record(Some(heap::own_allocations)),
+        None => arena.observe(Some(heap::own_allocations)),
+    }
     if planned {
         run.follow(&mut arena);
     }
     let mut trainer = Trainer::<N>::on(arena, backend, config)?;
     trainer.set_needs(needs);
+    if let Some(path) = &arguments.events {
+        trainer.set_events(EventWriter::create(path, trainer.arena())?);
+    }
     let saved = (&arguments.checkpoint, &arguments.resume);
     let identity = if saved == (&None, &None) { None } else { Some(data.identity()) };
     if let (Some(path), Some(identity)) = (&arguments.resume, &identity) {
@@ -200,6 +210,12 @@ fn train<N: Network>(
     let step = Step::new(step, planned, deviations, &sites);
     let summary = Summary::new::<N>(&trained, evaluation, arena.stats(), observed, step);
     let json = write_json(arguments, &summary);
+    let events = trainer.take_events().map_or(Ok(0), EventWriter::finish);
+    if let Ok(lost @ 1..) = events {
+        tell(format_args!(
+            "arena-train: {lost} steps are not in the events: the disk was too slow"
+        ));
+    }
     // After the files, which matter more.
     let sample = sample.map_or(String::new(), |text| format!("\nA sample:\n{text}\n"));
     if let Err(error) = files::print(&format!("{summary}{sample}"))
@@ -209,6 +225,7 @@ fn train<N: Network>(
     }
     checkpoint?;
     json?;
+    events?;
     if summary.interrupted {
         return Ok(ExitCode::from(stop.status()));
     }

@@ -8,7 +8,7 @@ mod step;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arena_plan::PlannedRun;
+use arena_plan::{EventWriter, PlannedRun};
 use arena_scope::steady::SteadyState;
 use arena_scope::{Arena, ByteSize, Scope, ScopeOptions, Stats, StepKey};
 
@@ -41,6 +41,8 @@ pub struct Trainer<N: Network> {
     ahead: Option<Ahead<N>>,
     /// What the run's steps need, if that is known.
     run: Option<PlannedRun>,
+    /// Where each root scope is told.
+    events: Option<EventWriter>,
     /// Steps done.
     step: u64,
 }
@@ -82,12 +84,22 @@ impl<N: Network> Trainer<N> {
             _ => None,
         };
         arena.mark()?;
-        Ok(Self { config, arena, model, ahead, run: None, step: 0 })
+        Ok(Self { config, arena, model, ahead, run: None, events: None, step: 0 })
     }
 
     /// Refuses steps for which there is no room before their first kernel, from now on: those that the run knows.
     pub fn set_needs(&mut self, run: PlannedRun) {
         self.run = Some(run);
+    }
+
+    /// Tells each root scope from now on. The arena has to be [recorded](Arena::record).
+    pub fn set_events(&mut self, events: EventWriter) {
+        self.events = Some(events);
+    }
+
+    /// Takes back what tells them.
+    pub const fn take_events(&mut self) -> Option<EventWriter> {
+        self.events.take()
     }
 
     /// The arena.
@@ -225,6 +237,14 @@ impl<N: Network> Trainer<N> {
                         let stats = self.arena.stats();
                         done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                         let predictions = N::predictions(data, examples);
+                        if let Some(events) = &mut self.events {
+                            events.step(&self.arena, TRAIN.variant(N::variant(data, examples)));
+                            match (loss, &closed) {
+                                (Some(loss), _) => events.result(loss, predictions),
+                                (None, Err(error)) => events.failed(error),
+                                (None, Ok(())) => {}
+                            }
+                        }
                         let is_over = loss
                             .is_some_and(|loss| after_step(self.step, loss, predictions, stats));
                         closed?;
@@ -236,6 +256,9 @@ impl<N: Network> Trainer<N> {
                 }
                 Per::Epoch => {
                     self.epoch(data, (&order, first), after_step, &mut save)?;
+                    if let Some(events) = &mut self.events {
+                        events.step(&self.arena, EPOCH);
+                    }
                     let stats = self.arena.stats();
                     done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                 }
@@ -313,7 +336,7 @@ impl<N: Network> Trainer<N> {
         data: &N::Data,
         stop: &AtomicBool,
     ) -> Result<Option<Evaluation>, TrainError> {
-        let Self { config, arena, model, run, .. } = self;
+        let Self { config, arena, model, run, events, .. } = self;
         let all: Vec<u32> = (0..).take(data.len()).collect();
         let (mut seen, mut rest) = (Evaluation::default(), all.as_slice());
         for group in data.groups() {
@@ -330,6 +353,9 @@ impl<N: Network> Trainer<N> {
                     let hits = scope.read_one(loss.hits.view())?;
                     Ok::<_, TrainError>((hits, scope.read_one(loss.mean.view())?))
                 })?;
+                if let Some(events) = events {
+                    events.step(arena, key);
+                }
                 let predictions = N::predictions(data, examples);
                 seen.hits += u64::from(hits);
                 seen.predictions += predictions;
@@ -345,8 +371,12 @@ impl<N: Network> Trainer<N> {
         key: StepKey,
         body: impl for<'s, 'a> FnOnce(&mut Scope<'s, 'a, DeviceOf<N>>, &N) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
-        let Self { arena, model, run, .. } = self;
-        arena.scope_with(options(run.as_ref(), key), |scope| body(scope, model))
+        let Self { arena, model, run, events, .. } = self;
+        let made = arena.scope_with(options(run.as_ref(), key), |scope| body(scope, model))?;
+        if let Some(events) = events {
+            events.step(arena, key);
+        }
+        Ok(made)
     }
 }
 

@@ -27,7 +27,7 @@ impl SlotTable {
         let (mut live, mut inside) = (HashMap::new(), 0_u32);
         counters.open_root();
         let events = match log.events() {
-            [StepEvent::Open, events @ ..] => events, // of the root
+            [StepEvent::Open { .. }, events @ ..] => events, // of the root
             events => events,
         };
         for event in events {
@@ -45,7 +45,7 @@ impl SlotTable {
                         counters.drop_slot(slot);
                     }
                 }
-                StepEvent::Open => {
+                StepEvent::Open { .. } => {
                     inside += 1;
                     counters.open();
                 }
@@ -77,9 +77,9 @@ mod tests {
         let table = SlotTable::new(&[slot(0, 200), slot(256, 300), slot(0, 50)]).unwrap();
         let serves = |sizes: &[u64], drops_first: bool, inside: bool| {
             let mut log = StepLog::default();
-            log.push(StepEvent::Open);
+            log.push(StepEvent::Open { name: "" });
             if inside {
-                log.push(StepEvent::Open);
+                log.push(StepEvent::Open { name: "" });
             }
             for (n, &bytes) in sizes.iter().enumerate() {
                 if n == 2 && drops_first {

@@ -85,7 +85,7 @@ impl<D: Device> Steps<D> {
         let planned = self.separate.is_none() && self.take_room_for_plan()?;
         let id = self.push_frame(start_bytes, label, reset);
         if planned || self.mode.get() != Mode::Bump || !matches!(watch, Watch::Nothing) {
-            self.begin_step(planned, start_bytes, watch);
+            self.begin_step(label, planned, start_bytes, watch);
         }
         self.begin_range(label);
         Ok(id)
@@ -113,7 +113,7 @@ impl<D: Device> Steps<D> {
         self.ready()?;
         let id = self.push_frame(self.zones.cursor_bytes(), label, reset);
         if self.mode.get() > Mode::Observed {
-            self.enter_inner();
+            self.enter_inner(label);
         }
         self.begin_range(label);
         Ok(id)
@@ -187,7 +187,7 @@ impl<D: Device> Steps<D> {
     }
 
     #[cold]
-    fn begin_step(&self, planned: bool, start_bytes: u64, watch: Watch) {
+    fn begin_step(&self, label: &'static str, planned: bool, start_bytes: u64, watch: Watch) {
         if let Some(separate) = &self.separate {
             separate.restart_count();
         }
@@ -197,7 +197,7 @@ impl<D: Device> Steps<D> {
         if let Watch::Record(mut log) = watch {
             self.region.uses().begin(log.begin());
             *self.log.borrow_mut() = Some(log);
-            self.log_event(StepEvent::Open);
+            self.log_event(StepEvent::Open { name: label });
         }
         if planned {
             self.plans.begin(self.zones.base_address() + start_bytes);
@@ -210,7 +210,7 @@ impl<D: Device> Steps<D> {
 
     /// A scope opens inside a step that is planned or recorded.
     #[cold]
-    fn enter_inner(&self) {
+    fn enter_inner(&self, label: &'static str) {
         self.note_detached_drops(None);
         if let Some(planned) = self.plans.followed() {
             let repeats = self.mode.get() == Mode::Repeating;
@@ -219,7 +219,7 @@ impl<D: Device> Steps<D> {
                 planned.open();
             }
         }
-        self.log_event(StepEvent::Open);
+        self.log_event(StepEvent::Open { name: label });
     }
 
     pub(super) fn log_event(&self, event: StepEvent) {

@@ -196,4 +196,12 @@ impl<D: Device> Arena<D> {
         let (observer, kinds) = (self.state.observer.borrow(), self.state.kinds.borrow());
         observer.as_ref()?.recorded(&kinds.get(key.into())?.watched)
     }
+
+    /// The same of the root scope that closed last, whatever its kind. `None` if it was not recorded.
+    #[must_use]
+    pub fn last_recorded(&self) -> Option<StepLog> {
+        let observer = self.state.observer.borrow();
+        let last = observer.as_ref().filter(|observer| observer.records())?.last();
+        (!last.is_empty()).then(|| last.clone())
+    }
 }

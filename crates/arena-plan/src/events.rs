@@ -1,0 +1,343 @@
+//! What an arena does, as a stream of events in a file: JSON Lines, written by a thread of its own.
+//!
+//! `docs/reading-memory.md` has the format. The loop hands over the record of each step and does not wait: where the
+//! writer is behind, steps are left out, and counted.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use arena_scope::record::{StepEvent, StepLog, StepSignature};
+use arena_scope::{Arena, Device, Stats, StepKey};
+use serde::Serialize;
+
+use crate::files::FileError;
+
+/// The format and its version.
+pub const FORMAT: &str = "watermark-arena events 1";
+
+/// Steps that may wait for the writer.
+const MOST_WAITING: usize = 64;
+
+/// Writes the events of an arena's steps to a file. The arena has to be recorded.
+///
+/// ```
+/// use arena_plan::EventWriter;
+/// use arena_scope::{Arena, ByteSize, Host, StepKey};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("events.jsonl");
+/// let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+/// arena.mark()?;
+/// arena.record(None);
+/// let mut events = EventWriter::create(&path, &arena)?;
+/// arena.scope_named("train", |step| step.alloc::<f32>(8).map(drop))?;
+/// events.step(&arena, StepKey::named("train"));
+/// events.result(0.25, 8);
+/// assert_eq!(events.finish()?, 0); // no step was lost
+/// let lines = std::fs::read_to_string(&path)?;
+/// // The file begins, the step, a request, its drop, the step ends, its result.
+/// assert_eq!(lines.lines().count(), 6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct EventWriter {
+    began: Instant,
+    path: PathBuf,
+    /// `None` once it is finished.
+    sender: Option<SyncSender<Message>>,
+    writer: Option<JoinHandle<io::Result<()>>>,
+    /// Steps told so far, and how many of them were left out since the last that was not.
+    steps: u64,
+    lost: u64,
+    lost_in_all: u64,
+}
+
+/// What the loop hands over.
+#[derive(Debug)]
+enum Message {
+    Step(Box<Step>),
+    Result { step: u64, loss: f32, predictions: u64, elapsed_ns: u64 },
+    Failed { step: u64, error: String },
+}
+
+#[derive(Debug)]
+struct Step {
+    number: u64,
+    /// Steps before it that were left out.
+    lost: u64,
+    key: StepKey,
+    is_planned: bool,
+    deviations: u64,
+    log: StepLog,
+    signature: Option<StepSignature>,
+    high_water_bytes: u64,
+    stats: Stats,
+    time_ns: u64,
+}
+
+impl EventWriter {
+    /// Begins a file, which is replaced if there is one, and the thread that writes it.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written, or the system gives no thread.
+    pub fn create<D: Device>(path: &Path, arena: &Arena<D>) -> Result<Self, FileError> {
+        let failed = |reason| FileError::writing(path)(reason);
+        let stats = arena.stats();
+        let begin = Line::Begin {
+            format: FORMAT,
+            device: arena.device().name(),
+            capacity_bytes: stats.capacity_bytes,
+            mark_bytes: stats.mark_bytes,
+        };
+        let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+        begin.write(&mut file).map_err(failed)?;
+        let (sender, receiver) = sync_channel(MOST_WAITING);
+        let thread = thread::Builder::new().name("arena events".to_owned());
+        let writer = thread.spawn(move || write_all(&receiver, file)).map_err(failed)?;
+        Ok(Self {
+            began: Instant::now(),
+            path: path.to_owned(),
+            sender: Some(sender),
+            writer: Some(writer),
+            steps: 0,
+            lost: 0,
+            lost_in_all: 0,
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Hands over the root scope that closed last, which was of this key. If it was not recorded, or the writer is
+    /// behind, it is left out and counted.
+    pub fn step<D: Device>(&mut self, arena: &Arena<D>, key: StepKey) {
+        let number = self.steps;
+        self.steps += 1;
+        let deviations = arena.plan_deviations(key);
+        let step = arena.last_recorded().map(|log| Step {
+            number,
+            lost: self.lost,
+            key,
+            is_planned: deviations.is_some(),
+            deviations: deviations.map_or(0, |deviations| deviations.total()),
+            log,
+            signature: arena.last_step_signature(),
+            high_water_bytes: arena.last_step_high_water_bytes(),
+            stats: arena.stats(),
+            time_ns: self.now_ns(),
+        });
+        let sent = step.is_some_and(|step| self.send(Message::Step(Box::new(step))));
+        if sent {
+            self.lost = 0;
+        } else {
+            self.lost += 1;
+            self.lost_in_all += 1;
+        }
+    }
+
+    /// What the program knows of the step that was handed over last.
+    pub fn result(&mut self, loss: f32, predictions: u64) {
+        let (step, elapsed_ns) = (self.steps.saturating_sub(1), self.now_ns());
+        self.send(Message::Result { step, loss, predictions, elapsed_ns });
+    }
+
+    /// The step that would have been handed over next failed.
+    pub fn failed(&mut self, error: &dyn std::error::Error) {
+        self.send(Message::Failed { step: self.steps, error: error.to_string() });
+    }
+
+    /// Whether there was room for it.
+    fn send(&self, message: Message) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.try_send(message).is_ok())
+    }
+
+    /// Waits until everything is written. Returns how many steps were left out.
+    ///
+    /// # Errors
+    ///
+    /// When a write failed; the file ends where it did.
+    pub fn finish(mut self) -> Result<u64, FileError> {
+        drop(self.sender.take());
+        let ended = self.writer.take().map_or(Ok(Ok(())), JoinHandle::join);
+        let ended = ended.unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
+        ended.map_err(FileError::writing(&self.path))?;
+        Ok(self.lost_in_all)
+    }
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum Line<'l> {
+    Begin {
+        format: &'l str,
+        device: String,
+        capacity_bytes: u64,
+        mark_bytes: u64,
+    },
+    Lost {
+        steps: u64,
+    },
+    Step {
+        step: u64,
+        key: &'l str,
+        variant: u64,
+        mode: &'l str,
+        start_bytes: u64,
+        kept_floor_bytes: u64,
+    },
+    Open {
+        step: u64,
+        scope: &'l str,
+        depth: u32,
+    },
+    Alloc {
+        step: u64,
+        id: usize,
+        offset_bytes: u64,
+        bytes: u64,
+        alignment_bytes: u64,
+        site: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        last_use: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        last_site: Option<String>,
+    },
+    Drop {
+        step: u64,
+        id: usize,
+    },
+    Close {
+        step: u64,
+        depth: u32,
+    },
+    Merge {
+        step: u64,
+        depth: u32,
+    },
+    End {
+        step: u64,
+        time_ns: u64,
+        high_water_bytes: u64,
+        used_bytes: u64,
+        committed_bytes: u64,
+        kept_bytes: u64,
+        deviations: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
+    },
+    Result {
+        step: u64,
+        loss: f32,
+        predictions: u64,
+        elapsed_ns: u64,
+    },
+    Failed {
+        step: u64,
+        error: &'l str,
+    },
+}
+
+impl Line<'_> {
+    fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *to, self)?;
+        to.write_all(b"\n")
+    }
+}
+
+fn write_all(messages: &Receiver<Message>, mut to: BufWriter<File>) -> io::Result<()> {
+    for message in messages {
+        match &message {
+            Message::Step(step) => write_step(step, &mut to)?,
+            &Message::Result { step, loss, predictions, elapsed_ns } => {
+                Line::Result { step, loss, predictions, elapsed_ns }.write(&mut to)?;
+            }
+            Message::Failed { step, error } => {
+                Line::Failed { step: *step, error }.write(&mut to)?
+            }
+        }
+    }
+    to.flush()
+}
+
+fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
+    let Step { number: step, log, stats, key, .. } = told;
+    let step = *step;
+    if told.lost > 0 {
+        Line::Lost { steps: told.lost }.write(to)?;
+    }
+    Line::Step {
+        step,
+        key: key.name,
+        variant: key.variant,
+        mode: if told.is_planned { "planned" } else { "bump" },
+        start_bytes: stats.mark_bytes,
+        kept_floor_bytes: stats.capacity_bytes - stats.kept_bytes,
+    }
+    .write(to)?;
+    let (mut depth, mut id) = (0, 0);
+    let mut live = std::collections::HashMap::new();
+    for event in log.events() {
+        match *event {
+            StepEvent::Alloc { offset_bytes, bytes, alignment } => {
+                let Some(request) = log.requests().get(id) else { break };
+                if bytes > 0 {
+                    live.insert(offset_bytes, id);
+                }
+                Line::Alloc {
+                    step,
+                    id,
+                    offset_bytes,
+                    bytes,
+                    alignment_bytes: alignment.bytes(),
+                    site: request.call_site.to_string(),
+                    // It came before that event of the record, so after the one before that.
+                    last_use: request.last_use.map(|last| last.before_event.saturating_sub(1)),
+                    last_site: request.last_use.map(|last| last.call_site.to_string()),
+                }
+                .write(to)?;
+                id += 1;
+            }
+            StepEvent::Drop { offset_bytes } => {
+                if let Some(id) = live.remove(&offset_bytes) {
+                    Line::Drop { step, id }.write(to)?;
+                }
+            }
+            // The root's is the line `step`, and its close the line `end`.
+            StepEvent::Open { name } => {
+                depth += 1;
+                if depth > 1 {
+                    Line::Open { step, scope: name, depth }.write(to)?;
+                }
+            }
+            StepEvent::Close => {
+                if depth > 1 {
+                    Line::Close { step, depth }.write(to)?;
+                }
+                depth -= 1;
+            }
+            StepEvent::Merge => {
+                Line::Merge { step, depth }.write(to)?;
+                depth -= 1;
+            }
+            _ => {}
+        }
+    }
+    Line::End {
+        step,
+        time_ns: told.time_ns,
+        high_water_bytes: told.high_water_bytes,
+        used_bytes: stats.used_bytes,
+        committed_bytes: stats.committed_bytes,
+        kept_bytes: stats.kept_bytes,
+        deviations: told.deviations,
+        signature: told.signature.map(|signature| signature.to_string()),
+    }
+    .write(to)
+}
