@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use arena_plan::{InstanceError, Options, solve};
+use arena_plan::{InstanceError, Options, Plan, solve};
 use serde::Serialize;
 
 use crate::measure::{bumped, live_peak, readable, readable_need};
@@ -122,6 +122,14 @@ pub struct AdviceError {
 ///
 /// [`AdviceError`] when the sizes of a step add up to more than the planner supports.
 pub fn advise(recording: &Recording, options: &Options) -> Result<Advice, AdviceError> {
+    advise_with_plans(recording, options).map(|(advice, _)| advice)
+}
+
+/// The same, with the plan of each kind of step.
+pub(crate) fn advise_with_plans(
+    recording: &Recording,
+    options: &Options,
+) -> Result<(Advice, Vec<Plan>), AdviceError> {
     let mut groups = kinds(recording);
     // The most demanding first, so that they get the budget.
     let mut order: Vec<usize> = (0..groups.len()).collect();
@@ -130,18 +138,20 @@ pub fn advise(recording: &Recording, options: &Options) -> Result<Advice, Advice
         (!recording.steps[groups[at][0]].is_whole, u64::MAX - peak(&groups[at]))
     });
     let hurried = Options { restart_budget: 0, node_budget: 0, ..options.clone() };
-    let mut advice: Vec<(usize, KindAdvice)> = Vec::new();
+    let mut advice: Vec<(usize, KindAdvice, Plan)> = Vec::new();
     for (rank, at) in order.into_iter().enumerate() {
         let group = std::mem::take(&mut groups[at]);
         let options = if rank < SOLVED_WELL { options } else { &hurried };
-        advice.push((at, kind(recording, &group, options)?));
+        let (kind, plan) = kind(recording, &group, options)?;
+        advice.push((at, kind, plan));
     }
-    advice.sort_by_key(|(at, _)| *at);
-    let kinds: Vec<_> = advice.into_iter().map(|(_, kind)| kind).collect();
+    advice.sort_by_key(|(at, ..)| *at);
+    let (kinds, plans): (Vec<_>, Vec<_>) =
+        advice.into_iter().map(|(_, kind, plan)| (kind, plan)).unzip();
     let capacity_bytes = recording.region.as_ref().map(|region| region.capacity_bytes);
     let (fits_bytes, held_bytes) = needs(&kinds);
     let line = line(recording, &kinds, fits_bytes, held_bytes, capacity_bytes);
-    Ok(Advice {
+    let advice = Advice {
         source: recording.source.to_string(),
         line,
         fits_bytes,
@@ -149,7 +159,8 @@ pub fn advise(recording: &Recording, options: &Options) -> Result<Advice, Advice
         capacity_bytes,
         kinds,
         lost_steps: recording.lost_steps,
-    })
+    };
+    Ok((advice, plans))
 }
 
 /// The places of the steps, those that are alike together, in the order of the first of each.
@@ -182,7 +193,7 @@ fn kind(
     recording: &Recording,
     group: &[usize],
     options: &Options,
-) -> Result<KindAdvice, AdviceError> {
+) -> Result<(KindAdvice, Plan), AdviceError> {
     let step = &recording.steps[group[0]];
     let wrong = |cause| AdviceError { name: step.name.clone(), cause };
     let solution = solve(&step.instance().map_err(wrong)?, options);
@@ -194,7 +205,7 @@ fn kind(
         fragmentation: unused(peak_bytes, held.at_live_peak_bytes),
     });
     let carried = step.buffers.iter().filter(|buffer| buffer.origin() == Origin::Carried);
-    Ok(KindAdvice {
+    let advice = KindAdvice {
         name: step.name.clone(),
         step: group[0],
         steps: group.len(),
@@ -210,7 +221,8 @@ fn kind(
         plan_bytes: solution.plan.peak_bytes(),
         proved_bytes: solution.proved_bytes,
         held,
-    })
+    };
+    Ok((advice, solution.plan))
 }
 
 /// The part of what is held that is not live.

@@ -9,8 +9,10 @@ mod import;
 mod measure;
 mod model;
 mod names;
+mod page;
 mod pickle;
 mod repetition;
+mod sites;
 mod snapshot_out;
 mod split;
 
@@ -19,5 +21,7 @@ pub use import::{ImportError, parse, read};
 pub use measure::{LivePeak, live_bytes, live_peak, readable, readable_need};
 pub use model::{Buffer, Figures, Held, Origin, Recording, Region, Source, Step, Told};
 pub use names::{NameId, Names, SiteId};
+pub use page::page;
 pub use pickle::{PickleError, PickleProblem};
+pub use sites::{SiteFigures, sites};
 pub use snapshot_out::snapshot_of;

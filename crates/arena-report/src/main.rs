@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use arena_plan::Options;
 use arena_plan::files::{self, FileError};
-use arena_report::{Recording, advise, live_peak, read, readable, snapshot_of};
+use arena_report::{Recording, advise, live_peak, page, read, readable, snapshot_of};
 use clap::{Args, Parser, Subcommand};
 
 /// Show who holds the memory of a training step, and whether it would fit.
@@ -94,7 +94,12 @@ fn show_file(path: &Path, show: &Show) -> Result<String> {
         let snapshot = snapshot_of(&recording, step);
         files::write(out, |to| to.write_all(&snapshot))?;
     }
-    if show.pytorch.is_some() {
+    if let Some(out) = &show.out {
+        let page = page(&recording, path, &Options::default())
+            .with_context(|| path.display().to_string())?;
+        files::write(out, |to| to.write_all(page.as_bytes()))?;
+    }
+    if show.pytorch.is_some() || show.out.is_some() {
         return Ok(String::new());
     }
     Ok(list(&recording))
