@@ -39,7 +39,7 @@ pub struct Advice {
 pub struct KindAdvice {
     /// The name of its first step.
     pub name: String,
-    /// The place of its first step in the recording.
+    /// The place in the recording of the step whose figures these are: the one that most lives through.
     pub step: usize,
     /// How many steps are alike.
     pub steps: usize,
@@ -177,10 +177,10 @@ pub(crate) fn kinds(recording: &Recording) -> Vec<Vec<usize>> {
     groups
 }
 
-/// A hash of what a step needs.
+/// A hash of what a step itself needs. What lives through it may grow from step to step.
 fn shape(step: &Step) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (step.device, step.is_whole, step.through_bytes, step.moments).hash(&mut hasher);
+    (step.device, step.is_whole, step.moments).hash(&mut hasher);
     for buffer in &step.buffers {
         let (birth, death) = (buffer.birth(), buffer.dropped());
         let is_own = buffer.origin() == Origin::Step;
@@ -194,20 +194,22 @@ fn kind(
     group: &[usize],
     options: &Options,
 ) -> Result<(KindAdvice, Plan), AdviceError> {
-    let step = &recording.steps[group[0]];
+    let through = |place: &usize| (recording.steps[*place].through_bytes, usize::MAX - place);
+    let most = group.iter().copied().max_by_key(through).unwrap_or(group[0]);
+    let step = &recording.steps[most];
     let wrong = |cause| AdviceError { name: step.name.clone(), cause };
     let solution = solve(&step.instance().map_err(wrong)?, options);
     let peak_bytes = live_peak(step).bytes;
-    let held = group.iter().filter_map(|&step| recording.steps[step].held);
-    let held = held.max_by_key(|held| held.most_bytes).map(|held| HeldAdvice {
-        most_bytes: held.most_bytes,
+    let most_held = group.iter().filter_map(|&step| Some(recording.steps[step].held?.most_bytes));
+    let held = step.held.zip(most_held.max()).map(|(held, most_bytes)| HeldAdvice {
+        most_bytes,
         at_live_peak_bytes: held.at_live_peak_bytes,
         fragmentation: unused(peak_bytes, held.at_live_peak_bytes),
     });
     let carried = step.buffers.iter().filter(|buffer| buffer.origin() == Origin::Carried);
     let advice = KindAdvice {
-        name: step.name.clone(),
-        step: group[0],
+        name: recording.steps[group[0]].name.clone(),
+        step: most,
         steps: group.len(),
         device: step.device,
         is_whole: step.is_whole,

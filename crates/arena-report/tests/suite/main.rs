@@ -3,6 +3,7 @@
 mod advise;
 mod common;
 mod events;
+mod pages;
 mod pickles;
 mod program;
 mod snapshots;
