@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "target/release/arena-report"
+PROGRAM = ROOT / "target/debug/arena-report"
 BROWSER = shlex.split(os.environ.get("CHROMIUM", "chromium"))
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
 # A file, and the most bytes that its page may have.
@@ -39,6 +39,9 @@ for (const select of document.querySelectorAll('select')) {
     chosen.push(select.options[place].textContent);
   }
 }
+const kinds = document.getElementById('kind');
+kinds.selectedIndex = 0;
+kinds.dispatchEvent(new Event('change'));
 for (const button of document.querySelectorAll('button')) button.click();
 document.getElementById('fit').click();
 const canvas = document.getElementById('map'), box = canvas.getBoundingClientRect(), seen = new Set();
@@ -86,7 +89,7 @@ def check(file, limit, folder, pictures):
 
 
 def main():
-    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "arena-report"], check=True, cwd=ROOT)
+    subprocess.run(["cargo", "build", "--quiet", "-p", "arena-report"], check=True, cwd=ROOT)
     with tempfile.TemporaryDirectory() as folder:
         pictures = Path(os.environ.get("ARENA_PICTURES", folder)).resolve()
         files = FILES + [(Path(name).resolve(), 4 << 20) for name in sys.argv[1:]]

@@ -41,7 +41,7 @@ pub enum ImportError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        cause: PlanError,
+        cause: Box<PlanError>,
     },
     /// A snapshot is damaged, or no snapshot.
     #[error("{}: {cause}", path.display())]
@@ -91,9 +91,8 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Recording, ImportError> {
         text @ [b'{', ..] if events::is_begin(text) => events::read(bytes).map_err(|wrong| {
             ImportError::Line { path: name(), line: wrong.line, problem: wrong.problem }
         })?,
-        [b'{', ..] => {
-            tables::plans(bytes).map_err(|cause| ImportError::Plan { path: name(), cause })?
-        }
+        [b'{', ..] => tables::plans(bytes)
+            .map_err(|cause| ImportError::Plan { path: name(), cause: Box::new(cause) })?,
         _ => tables::read(bytes).map_err(|error| ImportError::Text(name(), error))?,
     };
     let is_empty =

@@ -323,7 +323,7 @@ impl Buffer {
 
     /// The same, of an origin.
     #[must_use]
-    pub(crate) fn from_origin(self, origin: Origin) -> Self {
+    pub(crate) fn with_origin(self, origin: Origin) -> Self {
         Self { origin, ..self }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn split(lives: &[Buffer], parts: &[Part], moments: u32, told: Told) 
         let (first, last) = places(life, parts.len(), &part_of);
         if let Some(last) = last.filter(|last| first != Some(*last)) {
             let dropped = life.dropped().map(|moment| moment - parts[last].begin + 1);
-            let buffer = life.born(0).dropped_at(dropped).from_origin(Origin::Carried);
+            let buffer = life.born(0).dropped_at(dropped).with_origin(Origin::Carried);
             steps[last].buffers.push(buffer);
         }
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_buffer_belongs_to_the_step_of_its_birth_and_is_carried_to_that_of_its_drop() {
-        let older = life(0, Some(7), 1000).from_origin(Origin::Carried);
+        let older = life(0, Some(7), 1000).with_origin(Origin::Carried);
         let lives = [older, life(0, Some(1), 1), life(2, Some(9), 10), life(4, None, 100)];
         let steps = split(&lives, &[part(0), part(3), part(6)], 10, Told::ByFile);
         let told: Vec<_> = steps

@@ -146,7 +146,7 @@ fn lives(device: Device) -> (Vec<Buffer>, u32) {
                 (_, Some(buffer)) => lives.push(buffer.dropped_at(Some(moment))),
                 (_, None) => {
                     let older =
-                        Buffer::new(0, entry.bytes).at(entry.address).from_origin(Origin::Carried);
+                        Buffer::new(0, entry.bytes).at(entry.address).with_origin(Origin::Carried);
                     lives.push(aligned(older).dropped_at(Some(moment)));
                 }
             }
@@ -159,7 +159,7 @@ fn lives(device: Device) -> (Vec<Buffer>, u32) {
     for block in &blocks {
         // The addresses were met in order.
         if alive_at_end.binary_search(&block.address).is_err() {
-            let older = Buffer::new(0, block.bytes).at(block.address).from_origin(Origin::Carried);
+            let older = Buffer::new(0, block.bytes).at(block.address).with_origin(Origin::Carried);
             lives.push(aligned(older).requested_by(block.site));
         }
     }

@@ -98,7 +98,7 @@ fn an_events_step_keeps_its_places_scopes_and_lines() {
 fn a_step_of_many_buffers_needs_the_same_after_it_was_written() {
     let mut table = "id,lower,upper,size\n".to_owned();
     for number in 0..5000_u64 {
-        let (birth, bytes) = (2 * number, 1 + (number * 2_654_435_761 >> 11) % 9973);
+        let (birth, bytes) = (2 * number, 1 + ((number * 2_654_435_761) >> 11) % 9973);
         table += &format!("{number},{birth},{},{bytes}\n", birth + 1 + number % 100);
     }
     let first = recording(table.as_bytes()).unwrap();
