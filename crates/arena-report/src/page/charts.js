@@ -22,6 +22,7 @@ class Chart {
     const text = this.options.of_bytes ? readable : value => String(Number(value.toPrecision(4)));
     context.fillStyle = shade_soft;
     context.strokeStyle = shade_rule;
+    context.lineWidth = 1;
     context.textAlign = 'right';
     for (const value of ticks(low, high * 1.02, Math.max(2, box.height / 44), this.options.of_bytes)) {
       context.fillText(text(value), box.x - 6, y_of(value) + 4);

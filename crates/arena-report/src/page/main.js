@@ -8,7 +8,7 @@ read_shades();
 
 const map = new StepMap($('map'), false);
 const small = {bumped: new StepMap($('bumped'), true), planned: new StepMap($('planned'), true)};
-const LAYOUTS = {recorded: 'as recorded', bumped: 'bumped', planned: 'planned'};
+const LAYOUTS = {recorded: 'as recorded', planned: 'planned', bumped: 'bumped'};
 const COLOURS = {who: 'line', scope: 'scope', tag: 'tag', size: 'size'};
 let kind = data.kinds[0];
 
