@@ -25,8 +25,3 @@ pub use page::page;
 pub use pickle::{PickleError, PickleProblem};
 pub use sites::{SiteFigures, sites};
 pub use snapshot_out::snapshot_of;
-
-/// The code in the README of this crate.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -281,6 +281,12 @@ impl<'f> Pickle<'f> {
         )
     }
 
+    /// How many values one opcode has put into a list or a dictionary at most.
+    #[cfg(test)]
+    pub(crate) fn largest_chunk(&self) -> u32 {
+        self.chunks.iter().map(|chunk| chunk.len).max().unwrap_or(0)
+    }
+
     /// A text, as its bytes.
     pub(crate) fn text(&self, value: Value) -> Option<&'f [u8]> {
         if value.0 & CONTAINER != 0 { None } else { opcodes::text(self.file, value.0 as usize) }

@@ -260,3 +260,72 @@ fn file_and_line(site: &str) -> (&str, u32) {
     let line = line.and_then(|line| line.parse().ok());
     file.zip(line).unwrap_or((site, 0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Told;
+    use crate::names::Interner;
+    use crate::pickle::{Pickle, Value};
+
+    fn number(pickle: &Pickle<'_>, dict: Value, key: &str) -> u64 {
+        pickle.unsigned(pickle.get(dict, key).unwrap()).unwrap()
+    }
+
+    fn text<'f>(pickle: &Pickle<'f>, dict: Value, key: &str) -> &'f str {
+        std::str::from_utf8(pickle.text(pickle.get(dict, key).unwrap()).unwrap()).unwrap()
+    }
+
+    /// Fifteen hundred buffers, of which every third outlives the step.
+    fn recording() -> Recording {
+        let mut names = Interner::default();
+        let scope = Some(names.name("train/block".into()));
+        let buffers = (0..1500_u32).map(|number| {
+            let dropped = (!number.is_multiple_of(3)).then_some(number + 1);
+            Buffer::new(number, u64::from(number % 7)).dropped_at(dropped).within(scope)
+        });
+        let mut step = Step::new("step".to_owned(), Told::ByFile, 1501, buffers.collect());
+        step.through_bytes = 1000;
+        let source = Source::Trace;
+        Recording { source, names: names.finish(), region: None, steps: vec![step], lost_steps: 0 }
+    }
+
+    #[test]
+    fn what_the_viewer_wants_holds() {
+        let file = snapshot_of(&recording(), 0);
+        assert_eq!(file[..2], [0x80, 4]);
+        let pickle = Pickle::read(&file).unwrap();
+        let segments = pickle.get(pickle.root(), "segments").unwrap();
+        for segment in pickle.list(segments).unwrap() {
+            assert_eq!(number(&pickle, segment, "device"), 0);
+            let mut end = number(&pickle, segment, "address");
+            for block in pickle.list(pickle.get(segment, "blocks").unwrap()).unwrap() {
+                assert_eq!(number(&pickle, block, "address"), end);
+                end += number(&pickle, block, "size");
+            }
+            let total = number(&pickle, segment, "total_size");
+            assert_eq!(end, number(&pickle, segment, "address") + total);
+        }
+        let traces = pickle.get(pickle.root(), "device_traces").unwrap();
+        let trace = pickle.list(traces).unwrap().next().unwrap();
+        let entries: Vec<_> = pickle.list(trace).unwrap().collect();
+        let is = |entry: Value, action: &str| text(&pickle, entry, "action") == action;
+        for pair in entries.windows(2).filter(|pair| is(pair[0], "free_requested")) {
+            let address = |entry| number(&pickle, entry, "addr");
+            assert!(is(pair[1], "free_completed") && address(pair[0]) == address(pair[1]));
+        }
+        let category = |entry: &Value| Some(pickle.text(pickle.get(*entry, "category")?)?.to_vec());
+        let categories: Vec<_> = entries.iter().filter_map(category).collect();
+        assert!(
+            categories.contains(&b"unknown".to_vec())
+                && categories.contains(&b"train/block".to_vec())
+        );
+    }
+
+    /// The viewer gives the items of one opcode to one call.
+    #[test]
+    fn no_opcode_fills_a_list_with_more_than_a_thousand_items() {
+        let file = snapshot_of(&recording(), 0);
+        assert!(Pickle::read(&file).unwrap().largest_chunk() <= 1000);
+    }
+}

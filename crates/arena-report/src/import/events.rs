@@ -114,6 +114,8 @@ struct Open {
     step: Step,
     /// The moment of the next line.
     moment: u32,
+    /// What was allocated so far.
+    total_bytes: u64,
     /// The place of each buffer that is alive, by its id.
     alive: HashMap<u64, usize>,
     /// The open scopes: the path of each, and the ids of its buffers.
@@ -124,7 +126,10 @@ impl<'f> Reading<'f> {
     fn line(&mut self, line: Line<'f>) -> Result<(), String> {
         match line.op.as_ref() {
             "begin" => return self.begin(&line),
-            "lost" => self.lost_steps += line.steps.unwrap_or(0),
+            "lost" => {
+                self.lost_steps = self.lost_steps.saturating_add(line.steps.unwrap_or(0));
+                return Ok(());
+            }
             "step" => return self.open_step(&line),
             "result" => return self.result(&line),
             "open" | "alloc" | "drop" | "close" | "merge" | "end" | "failed" => {}
@@ -136,9 +141,6 @@ impl<'f> Reading<'f> {
                 }
                 return Ok(());
             }
-        }
-        if line.op == "lost" {
-            return Ok(());
         }
         let number = needed(line.step, "step")?;
         let Some(open) = self.open.as_mut().filter(|open| open.number == number) else {
@@ -173,6 +175,11 @@ impl<'f> Reading<'f> {
                 return Err(format!("the format is {other:?}, expected is {FORMAT:?}"));
             }
         }
+        for bytes in [line.capacity_bytes, line.mark_bytes].into_iter().flatten() {
+            if bytes > MAX_BYTES {
+                return Err(format!("a region of {bytes} bytes is too large"));
+            }
+        }
         self.region = Some(Region {
             device: line.device.clone().unwrap_or_default().into_owned(),
             capacity_bytes: line.capacity_bytes.unwrap_or(0),
@@ -204,7 +211,8 @@ impl<'f> Reading<'f> {
         let kept = line.kept_floor_bytes.map_or(0, |floor| capacity.saturating_sub(floor));
         step.through_bytes = mark.saturating_add(kept);
         let scopes = vec![(root, key.into_owned(), Vec::new())];
-        self.open = Some(Open { number, step, moment: 1, alive: HashMap::new(), scopes });
+        let alive = HashMap::new();
+        self.open = Some(Open { number, step, moment: 1, total_bytes: 0, alive, scopes });
         Ok(())
     }
 
@@ -248,12 +256,17 @@ impl Open {
         let bytes = needed(line.bytes, "bytes")?;
         let offset = needed(line.offset_bytes, "offset_bytes")?;
         let alignment = line.alignment_bytes.unwrap_or(1);
-        if !alignment.is_power_of_two() {
-            return Err(format!("alignment {alignment} is not a power of two"));
+        if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT_BYTES {
+            return Err(format!(
+                "alignment {alignment} is not a power of two up to {MAX_ALIGNMENT_BYTES}"
+            ));
         }
-        if offset.checked_add(bytes).is_none_or(|end| end > arena_plan::Instance::MAX_TOTAL_BYTES) {
+        // Sums of a step's sizes are taken unchecked from here on.
+        let total = self.total_bytes.checked_add(bytes).filter(|total| *total <= MAX_BYTES);
+        if total.is_none() || offset.checked_add(bytes).is_none_or(|end| end > MAX_BYTES) {
             return Err(format!("{bytes} bytes at {offset} are too many"));
         }
+        self.total_bytes = total.unwrap_or(MAX_BYTES);
         if self.alive.insert(id, self.step.buffers.len()).is_some() {
             return Err(format!("id {id} is alive already"));
         }
@@ -332,6 +345,10 @@ impl Open {
         figures.deviations = line.deviations;
     }
 }
+
+/// More than any device has, and few enough to be added up.
+const MAX_BYTES: u64 = arena_plan::Instance::MAX_TOTAL_BYTES;
+const MAX_ALIGNMENT_BYTES: u64 = 1 << 40;
 
 /// The longest path of scopes, in bytes.
 const MAX_PATH_BYTES: usize = 4096;

@@ -3,6 +3,8 @@
 //! Shapes that occur: with `device_traces` or without; a bare list of segments; blocks with a `history` of frames in
 //! place of `frames`; several devices; segments that grow (`segment_map`, `segment_unmap`); no frames at all.
 
+use arena_plan::Instance;
+
 use super::history::{self, Action, Block, Entry};
 use crate::model::{Recording, Source};
 use crate::names::{Interner, NameId, Site, SiteId};
@@ -23,7 +25,7 @@ pub(super) fn read(file: &[u8]) -> Result<Recording, PickleError> {
     let mut steps = Vec::new();
     let devices = {
         let pickle = Pickle::read(file)?;
-        Reading { pickle: &pickle, names: &mut names, file }.devices()?
+        Reading { pickle: &pickle, names: &mut names, file, total_bytes: 0 }.devices()?
     };
     let is_only = devices.iter().filter(|device| !device.is_empty()).count() < 2;
     for (number, device) in devices.into_iter().enumerate() {
@@ -43,6 +45,8 @@ struct Reading<'r, 'f> {
     pickle: &'r Pickle<'f>,
     names: &'r mut Interner<'f>,
     file: &'f [u8],
+    /// What the entries and the blocks add up to.
+    total_bytes: u64,
 }
 
 impl<'r, 'f: 'r> Reading<'r, 'f> {
@@ -119,6 +123,15 @@ impl<'r, 'f: 'r> Reading<'r, 'f> {
         found.ok_or_else(|| self.wrong(dict, what, "a number"))
     }
 
+    /// A size. All of them together are few enough to be added up unchecked from here on.
+    fn size(&mut self, dict: Value, key: &str, what: &'static str) -> Result<u64, PickleError> {
+        let bytes = self.number(dict, key, what)?;
+        let total = self.total_bytes.checked_add(bytes);
+        let total = total.filter(|total| *total <= Instance::MAX_TOTAL_BYTES);
+        self.total_bytes = total.ok_or_else(|| self.wrong(dict, what, "a size that memory has"))?;
+        Ok(bytes)
+    }
+
     /// The blocks of a segment that are in use.
     fn blocks(&mut self, segment: Value) -> Result<Vec<Block>, PickleError> {
         let mut address = self.number(segment, "address", "\"address\" of a segment")?;
@@ -127,7 +140,7 @@ impl<'r, 'f: 'r> Reading<'r, 'f> {
             blocks.ok_or_else(|| self.wrong(segment, "\"blocks\" of a segment", "a list"))?;
         let mut active = Vec::new();
         for block in self.list(blocks, "\"blocks\"")? {
-            let bytes = self.number(block, "size", "\"size\" of a block")?;
+            let bytes = self.size(block, "size", "\"size\" of a block")?;
             let state = self.pickle.get(block, "state").and_then(|state| self.pickle.text(state));
             let state = state.ok_or_else(|| self.wrong(block, "\"state\" of a block", "a text"))?;
             if state.starts_with(b"active") {
@@ -136,7 +149,7 @@ impl<'r, 'f: 'r> Reading<'r, 'f> {
                 let number = |dict, key| self.pickle.unsigned(self.pickle.get(dict, key)?);
                 let requested = number(block, "requested_size")
                     .or_else(|| number(latest?, "real_size"))
-                    .filter(|requested| *requested > 0)
+                    .filter(|requested| (1..=bytes).contains(requested))
                     .unwrap_or(bytes);
                 let frames = self.pickle.get(block, "frames");
                 let frames = frames.or_else(|| self.pickle.get(latest?, "frames"));
@@ -161,7 +174,7 @@ impl<'r, 'f: 'r> Reading<'r, 'f> {
             Some(b"oom") => Action::OutOfMemory,
             Some(_) => return Ok(None),
         };
-        let bytes = self.number(entry, "size", "\"size\" of a trace's entry")?;
+        let bytes = self.size(entry, "size", "\"size\" of a trace's entry")?;
         let address = match action {
             Action::OutOfMemory => 0,
             _ => self.number(entry, "addr", "\"addr\" of a trace's entry")?,

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use arena_plan::formats::trace::{Event, Op};
-use arena_plan::formats::{self, InputError, minimalloc, trace};
-use arena_plan::{Instance, PlanError, saved_plans};
+use arena_plan::formats::{self, InputError, Position, Problem, minimalloc, trace};
+use arena_plan::{Instance, InstanceError, PlanError, saved_plans};
 
 use crate::model::{Buffer, Recording, Source, Step, Told};
 use crate::names::Interner;
@@ -15,7 +15,13 @@ use crate::split::{Part, split};
 pub(super) fn read(bytes: &[u8]) -> Result<Recording, InputError> {
     let text = formats::text(bytes)?;
     if formats::is_trace(text) {
-        return Ok(of_events(&trace::events(text)?));
+        let events = trace::events(text)?;
+        let sizes = events.iter().map(|event| u128::from(event.size_bytes));
+        if sizes.sum::<u128>() > u128::from(Instance::MAX_TOTAL_BYTES) {
+            let problem = Problem::Instance(InstanceError::TooLarge);
+            return Err(InputError { position: Position { line: 1, column: 1 }, problem });
+        }
+        return Ok(of_events(&events));
     }
     let labelled = minimalloc::read(text)?;
     let mut names = Interner::default();

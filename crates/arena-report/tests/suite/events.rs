@@ -121,6 +121,20 @@ fn a_wrong_line_is_named(#[case] line: &str, #[case] problem: &str) {
 }
 
 #[test]
+fn sizes_that_cannot_be_added_up_are_refused() {
+    let alloc = |id| {
+        format!(r#"{{"op":"alloc","step":7,"id":{id},"offset_bytes":0,"bytes":{}}}"#, 1_u64 << 61)
+    };
+    let lines = [STEP[0], &alloc(0), &alloc(1)];
+    let told = recording(events(&lines).as_bytes()).unwrap_err();
+    assert!(told.starts_with("file:4: 2305843009213693952 bytes at 0 are too many"), "{told}");
+    let trace =
+        format!("op,id,size_bytes,stream,step\nalloc,1,{0},0,0\nalloc,2,{0},0,0\n", u64::MAX);
+    let told = recording(trace.as_bytes()).unwrap_err();
+    assert!(told.starts_with("file:1:1: the sizes and fixed offsets add up to more"), "{told}");
+}
+
+#[test]
 fn another_format_is_refused() {
     let text = BEGIN.replace("events 1", "events 2");
     let told = recording(text.as_bytes()).unwrap_err();

@@ -88,6 +88,22 @@ fn a_thousand_marks_are_refused() {
     assert!(told.starts_with("file: byte 66: the pickle has more than 64 open marks"), "{told}");
 }
 
+#[test]
+fn sizes_that_cannot_be_added_up_are_refused() {
+    let mut file = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](](".to_vec();
+    for _ in 0..4 {
+        file.extend(b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04size\x8a\x08");
+        file.extend((1_u64 << 61).to_le_bytes());
+        file.push(b'u');
+    }
+    file.extend(b"eeu.");
+    let told = recording(&file).unwrap_err();
+    assert!(
+        told.contains("\"size\" of a trace's entry is missing or not a size that memory has"),
+        "{told}"
+    );
+}
+
 /// A list that has itself as an item, in every place of a snapshot.
 #[test]
 fn a_list_in_itself_is_refused() {
