@@ -277,3 +277,67 @@ impl Reserved {
         changes.map(|(_, reserved)| *reserved).fold(self.at(begin), u64::max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::path::Path;
+
+    use arena_plan::formats::trace::{self, Op};
+    use rstest::rstest;
+
+    use super::*;
+    use crate::measure::live_peak;
+
+    /// A whole run that PyTorch made, without what its file says of the steps. Beside the history, for each step of the
+    /// file with a whole step's work its number of allocations and the most that is live in it.
+    fn run(name: &str) -> (Device, Vec<(usize, u64)>) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/traces");
+        let text = std::fs::read_to_string(path.join(format!("{name}.csv"))).unwrap();
+        let (mut entries, mut addresses, mut next) = (Vec::new(), HashMap::new(), 0);
+        let mut steps: Vec<(u64, usize, u64)> = Vec::new();
+        let mut live = 0;
+        for event in trace::events(&text).unwrap() {
+            if steps.last().is_none_or(|(step, ..)| *step != event.step) {
+                steps.push((event.step, 0, 0));
+            }
+            let step = steps.last_mut().unwrap();
+            let action = match event.op {
+                Op::Mark => continue,
+                Op::Alloc => {
+                    next += 1;
+                    addresses.insert(event.id.to_owned(), next);
+                    live += event.size_bytes;
+                    (step.1, step.2) = (step.1 + 1, step.2.max(live));
+                    Action::Alloc
+                }
+                Op::Free => {
+                    live -= event.size_bytes;
+                    Action::FreeCompleted
+                }
+            };
+            let (address, bytes) = (addresses[event.id], event.size_bytes);
+            entries.push(Entry { address, bytes, site: None, tag: None, action });
+        }
+        let steps = steps.into_iter().filter(|(step, ..)| *step > 0);
+        let steps = steps.map(|(_, allocations, peak)| (allocations, peak)).collect();
+        (Device { entries, has_history: true, blocks: Vec::new(), reserved_bytes: 0 }, steps)
+    }
+
+    #[rstest]
+    #[case("mnist")]
+    #[case("mnistadam")]
+    #[case("gpt2")]
+    #[case("gpt2flash")]
+    #[case("resnet50")]
+    fn repetition_tells_the_steps_of_real_runs_apart_as_their_files_do(#[case] name: &str) {
+        let (device, expected) = run(name);
+        let steps = steps(device, 0, "");
+        let whole = steps.iter().filter(|step| step.is_whole);
+        let found: Vec<_> = whole.map(|step| (step.own().count(), live_peak(step).bytes)).collect();
+        // The first step of a run may differ from the others: then it is not one of those that repeat.
+        let (first, rest) = expected.split_first().unwrap();
+        let expected = if rest.contains(first) { &expected[..] } else { rest };
+        assert_eq!(found, expected);
+    }
+}
