@@ -138,7 +138,13 @@ pub fn text(bytes: &[u8]) -> Result<&str, InputError> {
 ///
 /// The first [`InputError`] in the file.
 pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
+    if is_trace(text) { trace::read(text, step) } else { minimalloc::read(text) }
+}
+
+/// Whether the header of a text has a column `op`.
+#[must_use]
+pub fn is_trace(text: &str) -> bool {
     let header = text.lines().next().unwrap_or("");
     let plain = |name: &str| name.trim_matches([table::BYTE_ORDER_MARK, '"', ' ', '\t']) == "op";
-    if header.split(',').any(plain) { trace::read(text, step) } else { minimalloc::read(text) }
+    header.split(',').any(plain)
 }

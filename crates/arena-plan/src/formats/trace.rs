@@ -21,10 +21,79 @@ const COLUMNS: [Column; 5] = [
     Column { names: &["step"], required: true },
 ];
 
-struct Live {
-    size_bytes: u64,
-    /// Its number in the trace, if the trace has it.
-    number: Option<usize>,
+/// What happened in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A buffer was allocated.
+    Alloc,
+    /// A buffer was freed.
+    Free,
+    /// The persistent part ended.
+    Mark,
+}
+
+/// A row of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event<'t> {
+    /// What happened.
+    pub op: Op,
+    /// The buffer's name, as it is written. It may be used again after a free.
+    pub id: &'t str,
+    /// The buffer's size.
+    pub size_bytes: u64,
+    /// The step in which it happened.
+    pub step: u64,
+}
+
+/// Reads the rows, each checked with those before it: a name is allocated once until it is freed, and freed with the
+/// size that was allocated.
+///
+/// ```
+/// use arena_plan::formats::trace::{self, Op};
+///
+/// let text = "op,id,size_bytes,stream,step\nalloc,a,8,0,1\nfree,a,8,0,1\n";
+/// let events = trace::events(text)?;
+/// assert_eq!((events[1].op, events[1].id, events[1].step), (Op::Free, "a", 1));
+/// assert!(trace::events("op,id,size_bytes,stream,step\nfree,a,8,0,1\n").is_err());
+/// # Ok::<(), arena_plan::formats::InputError>(())
+/// ```
+///
+/// # Errors
+///
+/// The first [`InputError`] in the text.
+pub fn events(text: &str) -> Result<Vec<Event<'_>>, InputError> {
+    let table = Table::new(text, &COLUMNS)?;
+    let mut live_bytes: HashMap<&str, u64> = HashMap::new();
+    let mut events = Vec::new();
+    for row in table.rows() {
+        let row = row?;
+        let op = row.text(OP).unwrap_or("");
+        let id = row.text(ID).unwrap_or("");
+        let size_bytes = row.number(SIZE)?;
+        let step = row.number(STEP)?;
+        let op = match op {
+            "alloc" => {
+                if live_bytes.insert(id, size_bytes).is_some() {
+                    return Err(Problem::DoubleId(id.to_owned()).at(row.position(ID)));
+                }
+                Op::Alloc
+            }
+            "free" => {
+                let Some(allocated_bytes) = live_bytes.remove(id) else {
+                    return Err(Problem::NotAllocated(id.to_owned()).at(row.position(ID)));
+                };
+                if allocated_bytes != size_bytes {
+                    let problem = Problem::OtherSize { freed_bytes: size_bytes, allocated_bytes };
+                    return Err(problem.at(row.position(SIZE)));
+                }
+                Op::Free
+            }
+            "mark" => Op::Mark,
+            _ => return Err(Problem::UnknownOp(op.to_owned()).at(row.position(OP))),
+        };
+        events.push(Event { op, id, size_bytes, step });
+    }
+    Ok(events)
 }
 
 /// Reads the buffers born in one step, or without a step those of the whole file.
@@ -36,49 +105,34 @@ struct Live {
 ///
 /// The first [`InputError`] in the text; other steps are checked too.
 pub fn read(text: &str, step: Option<u64>) -> Result<Labelled, InputError> {
-    let table = Table::new(text, &COLUMNS)?;
+    let header = Table::new(text, &COLUMNS)?.header();
     let mut trace = Trace::new();
     let mut labels = Vec::new();
-    let mut live: HashMap<&str, Live> = HashMap::new();
-    for row in table.rows() {
-        let row = row?;
-        let op = row.text(OP).unwrap_or("");
-        let id = row.text(ID).unwrap_or("");
-        let size_bytes = row.number(SIZE)?;
-        let this_step = row.number(STEP)?;
-        let wanted = step.is_none_or(|step| step == this_step);
-        match op {
-            "alloc" => {
+    // The number in the trace of each live buffer, if the trace has it.
+    let mut live: HashMap<&str, Option<usize>> = HashMap::new();
+    for event in events(text)? {
+        let wanted = step.is_none_or(|step| step == event.step);
+        match event.op {
+            Op::Alloc => {
                 let number = wanted.then(|| {
-                    labels.push(table::name(id));
-                    trace.alloc(size_bytes, 1)
+                    labels.push(table::name(event.id));
+                    trace.alloc(event.size_bytes, 1)
                 });
-                if live.insert(id, Live { size_bytes, number }).is_some() {
-                    return Err(Problem::DoubleId(id.to_owned()).at(row.position(ID)));
-                }
+                live.insert(event.id, number);
             }
-            "free" => {
-                let Some(freed) = live.remove(id) else {
-                    return Err(Problem::NotAllocated(id.to_owned()).at(row.position(ID)));
-                };
-                let allocated_bytes = freed.size_bytes;
-                if allocated_bytes != size_bytes {
-                    let problem = Problem::OtherSize { freed_bytes: size_bytes, allocated_bytes };
-                    return Err(problem.at(row.position(SIZE)));
-                }
-                if let Some(number) = freed.number.filter(|_| wanted) {
+            Op::Free => {
+                if let Some(number) = live.remove(event.id).flatten().filter(|_| wanted) {
                     // Cannot fail: it was live until now.
                     let logged = trace.free(number);
                     debug_assert!(logged.is_ok(), "{logged:?}");
                 }
             }
-            "mark" => {}
-            _ => return Err(Problem::UnknownOp(op.to_owned()).at(row.position(OP))),
+            Op::Mark => {}
         }
     }
     if let Some(step) = step.filter(|_| trace.is_empty()) {
-        return Err(Problem::NoSuchStep(step).at(table.header()));
+        return Err(Problem::NoSuchStep(step).at(header));
     }
-    let instance = trace.instance().map_err(|error| Problem::Instance(error).at(table.header()))?;
+    let instance = trace.instance().map_err(|error| Problem::Instance(error).at(header))?;
     Ok(Labelled { labels, instance, earlier: 0 })
 }

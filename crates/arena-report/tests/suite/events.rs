@@ -1,0 +1,148 @@
+//! The events of an arena.
+
+use arena_report::{Source, Told, live_peak};
+use rstest::rstest;
+
+use crate::common::recording;
+
+const BEGIN: &str = r#"{"op":"begin","format":"watermark-arena events 1","device":"host","capacity_bytes":4096,"mark_bytes":1000}"#;
+
+fn events(lines: &[&str]) -> String {
+    let mut text = BEGIN.to_owned() + "\n";
+    for line in lines {
+        text += line;
+        text.push('\n');
+    }
+    text
+}
+
+const STEP: [&str; 12] = [
+    r#"{"op":"step","step":7,"key":"train","variant":64,"mode":"bump","start_bytes":1000,"kept_floor_bytes":4000,"time_ns":10}"#,
+    r#"{"op":"alloc","step":7,"id":0,"offset_bytes":1024,"bytes":100,"alignment_bytes":64,"site":"src/a.rs:1:2","last_use":4}"#,
+    r#"{"op":"open","step":7,"scope":"block","depth":2,"later":{"field":[1]}}"#,
+    r#"{"op":"alloc","step":7,"id":1,"offset_bytes":1152,"bytes":50,"alignment_bytes":64,"tag":"logits"}"#,
+    r#"{"op":"merge","step":7,"depth":2}"#,
+    r#"{"op":"open","step":7,"scope":"","depth":2}"#,
+    r#"{"op":"alloc","step":7,"id":2,"offset_bytes":1216,"bytes":30,"alignment_bytes":64}"#,
+    r#"{"op":"something new","step":7}"#,
+    r#"{"op":"close","step":7,"depth":2}"#,
+    r#"{"op":"drop","step":7,"id":1}"#,
+    r#"{"op":"end","step":7,"time_ns":90,"high_water_bytes":1246,"used_bytes":1000,"committed_bytes":4096,"kept_bytes":96,"deviations":0,"signature":"ab"}"#,
+    r#"{"op":"result","step":7,"loss":0.5,"predictions":64,"elapsed_ns":80}"#,
+];
+
+#[test]
+fn a_step_of_events_has_its_scopes_drops_and_figures() {
+    let read = recording(events(&STEP).as_bytes()).unwrap();
+    assert_eq!(read.source, Source::Events);
+    let region = read.region.as_ref().unwrap();
+    assert_eq!(
+        (region.device.as_str(), region.capacity_bytes, region.mark_bytes),
+        ("host", 4096, 1000)
+    );
+    let [step] = &read.steps[..] else { panic!("{}", read.steps.len()) };
+    assert_eq!(
+        (step.name.as_str(), step.told, step.moments),
+        ("step 7 train:64", Told::ByFile, 11)
+    );
+    assert_eq!(step.through_bytes, 1000 + 96);
+    let told: Vec<_> = step
+        .buffers
+        .iter()
+        .map(|buffer| {
+            let scope = read.names.get(buffer.scope().unwrap());
+            (
+                buffer.offset_bytes().unwrap(),
+                buffer.birth(),
+                buffer.last_use(),
+                buffer.dropped(),
+                scope,
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (1024, 1, Some(4), None, "train:64"),
+            (1152, 3, None, Some(9), "train:64/block"),
+            (1216, 6, None, Some(8), "train:64/scope"),
+        ]
+    );
+    assert_eq!(read.names.site(step.buffers[0].site().unwrap()), "src/a.rs:1:2");
+    assert_eq!(read.names.get(step.buffers[1].tag().unwrap()), "logits");
+    assert_eq!(live_peak(step).bytes, 1096 + 180);
+    let figures = &step.figures;
+    assert_eq!(
+        (figures.loss, figures.predictions, figures.elapsed_ns),
+        (Some(0.5), Some(64), Some(80))
+    );
+    assert_eq!((figures.committed_bytes, figures.high_water_bytes), (Some(4096), Some(1246)));
+    assert_eq!((figures.time_ns, figures.ended), ((Some(10), Some(90)), true));
+}
+
+#[test]
+fn a_step_without_an_end_and_lost_steps_are_told() {
+    let failed = r#"{"op":"failed","step":7,"error":"out of memory"}"#;
+    let lines =
+        [STEP[0], STEP[1], failed, r#"{"op":"lost","steps":3}"#, r#"{"op":"lost","steps":2}"#];
+    let read = recording(events(&lines).as_bytes()).unwrap();
+    let figures = &read.steps[0].figures;
+    assert_eq!((figures.failed.as_deref(), figures.ended), (Some("out of memory"), false));
+    assert_eq!(read.lost_steps, 5);
+}
+
+#[rstest]
+#[case::no_json("nonsense", "file:3: column 2: expected ident")]
+#[case::no_op("{}", "file:3: column 2: missing field `op`")]
+#[case::no_step(r#"{"op":"drop","id":1}"#, "file:3: the field \"step\" is missing")]
+#[case::other_step(r#"{"op":"drop","step":8,"id":1}"#, "file:3: step 8 is not open")]
+#[case::no_id(r#"{"op":"drop","step":7}"#, "file:3: the field \"id\" is missing")]
+#[case::not_alive(r#"{"op":"drop","step":7,"id":5}"#, "file:3: id 5 is not alive")]
+#[case::no_bytes(
+    r#"{"op":"alloc","step":7,"id":5,"offset_bytes":0}"#,
+    "file:3: the field \"bytes\" is missing"
+)]
+#[case::alignment(
+    r#"{"op":"alloc","step":7,"id":5,"offset_bytes":0,"bytes":1,"alignment_bytes":3}"#,
+    "file:3: alignment 3 is not"
+)]
+#[case::huge(
+    r#"{"op":"alloc","step":7,"id":5,"offset_bytes":1,"bytes":18446744073709551615}"#,
+    "file:3: 18446744073709551615 bytes at 1 are too many"
+)]
+#[case::depth(
+    r#"{"op":"open","step":7,"scope":"a","depth":4}"#,
+    "file:3: depth 4 opens, but 1 scopes are open"
+)]
+#[case::root(r#"{"op":"close","step":7,"depth":1}"#, "file:3: depth 1 ends, but 1 scopes are open")]
+fn a_wrong_line_is_named(#[case] line: &str, #[case] problem: &str) {
+    let told = recording(events(&[STEP[0], line]).as_bytes()).unwrap_err();
+    assert!(told.starts_with(problem) && !told.contains('\n'), "{told}");
+}
+
+#[test]
+fn sizes_that_cannot_be_added_up_are_refused() {
+    let alloc = |id| {
+        format!(r#"{{"op":"alloc","step":7,"id":{id},"offset_bytes":0,"bytes":{}}}"#, 1_u64 << 61)
+    };
+    let lines = [STEP[0], &alloc(0), &alloc(1)];
+    let told = recording(events(&lines).as_bytes()).unwrap_err();
+    assert!(told.starts_with("file:4: 2305843009213693952 bytes at 0 are too many"), "{told}");
+    let trace =
+        format!("op,id,size_bytes,stream,step\nalloc,1,{0},0,0\nalloc,2,{0},0,0\n", u64::MAX);
+    let told = recording(trace.as_bytes()).unwrap_err();
+    assert!(told.starts_with("file:1:1: the sizes and fixed offsets add up to more"), "{told}");
+}
+
+#[test]
+fn another_format_is_refused() {
+    let text = BEGIN.replace("events 1", "events 2");
+    let told = recording(text.as_bytes()).unwrap_err();
+    assert!(told.starts_with("file:1: the format is \"watermark-arena events 2\""), "{told}");
+}
+
+#[test]
+fn a_file_without_an_allocation_is_said_to_be_empty() {
+    let told = recording(events(&[]).as_bytes()).unwrap_err();
+    assert_eq!(told, "file: it has no allocation");
+}
