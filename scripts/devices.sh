@@ -17,5 +17,5 @@ while read -r capability driver; do
     rounding=$((rounding + 1))
     export CUDA_STANDIN=capability=$capability,driver=$driver,rounding=$rounding
     printf -- '-- %s\n' "$CUDA_STANDIN"
-    cargo test --package arena-train --features cuda --test suite -- cuda_kernels cuda_training
+    cargo test --package arena-train --features cuda --test suite -- cuda_kernels cuda_training cuda_two_networks cuda_decoder
 done <<<"$pairs"

@@ -304,7 +304,7 @@ impl<B: DecoderKernels> Network for Decoder<B> {
         (&self.backend, &mut self.parameters)
     }
 
-    /// The length of the sequences, times [`MOST_SEQUENCES`], and their number.
+    /// The length of the sequences, times ten millions, and their number.
     fn variant(data: &Text, examples: &[u32]) -> u64 {
         let length = examples.first().map_or(0, |sequence| data.length(*sequence));
         length as u64 * MOST_SEQUENCES + examples.len() as u64

@@ -42,8 +42,8 @@ impl<D: Device> ArenaBuilder<D> {
     }
 
     /// The size of the region: a [`ByteSize`], which is never rounded, or a [`Capacity`], such as a fraction of the
-    /// device's memory. It is required, because no default would suit. An arena on the device [`Probe`] reports the
-    /// [smallest capacity](Arena::smallest_capacity_bytes) for a program.
+    /// device's memory. It is required, because no default would suit. An arena on the device
+    /// [`Probe`](arena_core::Probe) reports the [smallest capacity](Arena::smallest_capacity_bytes) for a program.
     ///
     /// ```
     /// use arena_scope::{Arena, ByteSize, Capacity, Host};

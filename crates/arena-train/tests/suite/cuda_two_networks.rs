@@ -75,11 +75,12 @@ fn run<N: Network>(
 }
 
 fn on_cuda<N: Network<Backend = CudaBackend>>(
+    standin: &Standin,
     config: &RunConfig<N::Sizes>,
     data: &Split<N::Data>,
     planned: bool,
 ) -> Run {
-    Standin::load().unwrap().reset(1);
+    standin.reset(1);
     let device = Cuda::new(0).unwrap();
     let backend = backend(&device);
     run::<N>(device, backend, config, data, planned)
@@ -113,13 +114,16 @@ fn a_decoder_learns_on_the_device_as_on_the_host(
     let text: Vec<u8> = (0..300_usize).map(|at| (at * at / 5) as u8).collect();
     let data = Text::split(&text, sizes.context, true).unwrap();
     let config = config(sizes, accumulate);
-    let on_cuda = [false, true].map(|planned| on_cuda::<Decoder<_>>(&config, &data, planned));
+    let standin = Standin::load().unwrap();
+    let on_cuda =
+        [false, true].map(|planned| on_cuda::<Decoder<_>>(&standin, &config, &data, planned));
     check(on_cuda, &in_pool(|| on_host::<Decoder<_>>(&config, &data)));
 }
 
 #[test]
 fn so_does_the_cnn_with_several_batches_in_a_step() {
     let (config, data) = (config((), 2), images(7));
-    let on_cuda = [false, true].map(|planned| on_cuda::<Cnn<_>>(&config, &data, planned));
+    let standin = Standin::load().unwrap();
+    let on_cuda = [false, true].map(|planned| on_cuda::<Cnn<_>>(&standin, &config, &data, planned));
     check(on_cuda, &in_pool(|| on_host::<Cnn<_>>(&config, &data)));
 }

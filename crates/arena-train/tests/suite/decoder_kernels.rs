@@ -182,6 +182,8 @@ pub(crate) fn attention(s: &AttentionShape, x: &[f64]) -> Vec<f64> {
 #[case::one_tile(1, 64, 1, 8)]
 #[case::a_token_more(2, 65, 2, 4)]
 #[case::several_tiles(1, 140, 2, 2)]
+#[case::odd_heads(1, 70, 2, 33)]
+#[case::heads_wider_than_a_tile(1, 66, 1, 130)]
 fn attention_agrees_with_its_definition(
     #[case] batch: usize,
     #[case] context: usize,

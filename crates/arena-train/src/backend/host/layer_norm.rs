@@ -62,10 +62,8 @@ pub fn layer_norm_forward(
                     let rows = output.chunks_exact_mut(width).zip(input.chunks_exact(width));
                     let statistics = statistics.chunks_exact_mut(LAYER_NORM_STATISTICS);
                     for ((output, input), statistics) in rows.zip(statistics) {
-                        let mean = sum(width, |at| input[at]) / width as f32;
-                        let deviation = |at: usize| input[at] - mean;
-                        let variance =
-                            sum(width, |at| deviation(at) * deviation(at)) / width as f32;
+                        let mean = sum([input], |[x]| x) / width as f32;
+                        let variance = sum([input], |[x]| (x - mean) * (x - mean)) / width as f32;
                         let scale = 1.0 / (variance + LAYER_NORM_EPSILON).sqrt();
                         let parameters = weight.iter().zip(bias);
                         for ((output, input), (weight, bias)) in
@@ -120,13 +118,15 @@ pub fn layer_norm_input_gradient(
                     let range = row * width..(row + 1) * width;
                     let (input, above) = (&input[range.clone()], &output_gradient[range.clone()]);
                     let [mean, scale] = [statistics[2 * row], statistics[2 * row + 1]];
-                    let normal = |at: usize| (input[at] - mean) * scale;
-                    let through = |at: usize| above[at] * weight[at];
-                    let mean_gradient = sum(width, through) / width as f32;
-                    let mean_product = sum(width, |at| through(at) * normal(at)) / width as f32;
-                    for (at, gradient) in gradient.iter_mut().enumerate() {
+                    let normal = |x: f32| (x - mean) * scale;
+                    let mean_gradient =
+                        sum([above, weight], |[above, weight]| above * weight) / width as f32;
+                    let product = |[above, weight, x]: [f32; 3]| above * weight * normal(x);
+                    let mean_product = sum([above, weight, input], product) / width as f32;
+                    let operands = input.iter().zip(above).zip(weight);
+                    for (gradient, ((x, above), weight)) in gradient.iter_mut().zip(operands) {
                         *gradient =
-                            scale * (through(at) - mean_gradient - normal(at) * mean_product);
+                            scale * (above * weight - mean_gradient - normal(*x) * mean_product);
                     }
                     if let Some(residual) = residual_gradient {
                         for (gradient, residual) in gradient.iter_mut().zip(&residual[range]) {

@@ -35,20 +35,34 @@ pub(super) fn exp(x: f32) -> f32 {
     sum * power
 }
 
-/// The sum of `term` over the indices below `len`, in an order that depends on `len` alone.
+/// The sum of `term` over the elements of some slices of equal length, in an order that depends on the length alone.
 #[inline(always)]
-pub(super) fn sum(len: usize, term: impl Fn(usize) -> f32) -> f32 {
+pub(super) fn sum<const SLICES: usize>(
+    slices: [&[f32]; SLICES],
+    term: impl Fn([f32; SLICES]) -> f32,
+) -> f32 {
     let mut lanes = [0.0_f32; LANES];
-    let whole = len / LANES * LANES;
-    for first in (0..whole).step_by(LANES) {
+    let len = slices.map(<[f32]>::len).into_iter().min().unwrap_or(0);
+    // Whole arrays: their elements need no check, which would keep the loop from becoming vectors.
+    let arrays = slices.map(|slice| slice[..len].as_chunks::<LANES>().0);
+    for at in 0..len / LANES {
+        let arrays = arrays.map(|arrays| &arrays[at]);
         for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += term(first + lane);
+            *sum += term(arrays.map(|array| array[lane]));
         }
     }
-    for index in whole..len {
-        lanes[index - whole] += term(index);
+    for (lane, at) in (len / LANES * LANES..len).enumerate() {
+        lanes[lane] += term(slices.map(|slice| slice[at]));
     }
-    lanes.into_iter().sum()
+    // In pairs, then pairs of pairs: one after the other, each addition would wait for the one before.
+    let mut count = LANES;
+    while count > 1 {
+        count /= 2;
+        for lane in 0..count {
+            lanes[lane] += lanes[lane + count];
+        }
+    }
+    lanes[0]
 }
 
 #[cfg(test)]
@@ -76,9 +90,11 @@ mod tests {
 
     #[test]
     fn a_sum_has_every_term_once() {
-        for len in [0, 1, 15, 16, 17, 100] {
+        for len in [0, 1, 15, 16, 17, 100_usize] {
+            let (a, b): (Vec<f32>, Vec<f32>) =
+                (0..len).map(|index| (index as f32, 0.5 * index as f32)).unzip();
             let right = (0..len).sum::<usize>() as f32;
-            assert_eq!(sum(len, |index| index as f32), right);
+            assert_eq!(sum([&a, &b], |[a, b]| a + b), 1.5 * right);
         }
     }
 }

@@ -56,6 +56,7 @@ mod linear;
 mod loss;
 mod math;
 mod optimizer;
+mod product;
 mod sgemm;
 mod shape;
 mod split;
