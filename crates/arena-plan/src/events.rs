@@ -147,9 +147,10 @@ impl EventWriter {
         self.send(Message::Result { step, loss, predictions, elapsed_ns });
     }
 
-    /// The step that would have been handed over next failed.
+    /// The step that was handed over last failed.
     pub fn failed(&mut self, error: &dyn std::error::Error) {
-        self.send(Message::Failed { step: self.steps, error: error.to_string() });
+        let step = self.steps.saturating_sub(1);
+        self.send(Message::Failed { step, error: error.to_string() });
     }
 
     /// Whether there was room for it.

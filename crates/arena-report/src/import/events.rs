@@ -131,8 +131,8 @@ impl<'f> Reading<'f> {
                 return Ok(());
             }
             "step" => return self.open_step(&line),
-            "result" => return self.result(&line),
-            "open" | "alloc" | "drop" | "close" | "merge" | "end" | "failed" => {}
+            "result" | "failed" => return self.result(&line),
+            "open" | "alloc" | "drop" | "close" | "merge" | "end" => {}
             _ => {
                 // A line of the step all the same: last uses count it.
                 if let Some(open) = self.open.as_mut().filter(|open| line.step == Some(open.number))
@@ -155,10 +155,6 @@ impl<'f> Reading<'f> {
             "open" => open.open_scope(&mut self.names, &line),
             "close" => open.close_scope(needed(line.depth, "depth")?, Some(moment)),
             "merge" => open.close_scope(needed(line.depth, "depth")?, None),
-            "failed" => {
-                open.step.figures.failed = Some(line.error.unwrap_or_default().into_owned());
-                Ok(())
-            }
             _ => {
                 open.end(&line);
                 self.close_step();
@@ -241,6 +237,9 @@ impl<'f> Reading<'f> {
         figures.loss = line.loss.or(figures.loss);
         figures.predictions = line.predictions.or(figures.predictions);
         figures.elapsed_ns = line.elapsed_ns.or(figures.elapsed_ns);
+        if let Some(error) = &line.error {
+            figures.failed = Some(error.clone().into_owned());
+        }
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! The events of an arena.
 
+use arena_plan::EventWriter;
 use arena_report::{Source, Told, live_peak};
+use arena_scope::{Arena, ByteSize, Host, StepKey};
 use rstest::rstest;
 
 use crate::common::recording;
@@ -145,4 +147,67 @@ fn another_format_is_refused() {
 fn a_file_without_an_allocation_is_said_to_be_empty() {
     let told = recording(events(&[]).as_bytes()).unwrap_err();
     assert_eq!(told, "file: it has no allocation");
+}
+
+/// What an arena writes is what it did: every figure of the file is the arena's own.
+#[test]
+fn an_arena_s_own_events_have_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let builder = Arena::builder(Host::new()).capacity(ByteSize::kib(64));
+    let mut arena = builder.build().unwrap();
+    let _weights = arena.persistent::<u8>(1000).unwrap();
+    arena.mark().unwrap();
+    arena.record(None);
+    let mut events = EventWriter::create(&path, &arena).unwrap();
+    let mut kept = Vec::new();
+    let mut peaks = Vec::new();
+    for variant in 0..3_u64 {
+        let key = StepKey::named("train").variant(variant);
+        arena
+            .scope_with(key, |step| {
+                let a = step.alloc_zeroed::<u8>(500 + variant as usize)?;
+                step.scope_named("block", |block| {
+                    let b = block.alloc_zeroed::<u8>(300)?;
+                    drop(block.alloc::<u8>(0)?);
+                    drop(b);
+                    block.alloc::<u8>(40).map(drop)
+                })?;
+                kept.push(step.promote(a.view())?);
+                arena_scope::Ok(())
+            })
+            .unwrap();
+        events.step(&arena, key);
+        events.result(0.5 / (variant + 1) as f32, 64);
+        peaks.push((arena.last_step_high_water_bytes(), arena.stats()));
+    }
+    let failed = arena.scope(|step| step.alloc::<u8>(1 << 20).map(drop)).unwrap_err();
+    events.step(&arena, StepKey::named("scope"));
+    events.failed(&failed);
+    assert_eq!(events.finish().unwrap(), 0);
+
+    let read = arena_report::read(&path).unwrap();
+    let region = read.region.as_ref().unwrap();
+    assert_eq!((region.capacity_bytes, region.mark_bytes), (64 << 10, 1000));
+    assert_eq!((read.steps.len(), read.lost_steps), (4, 0));
+    assert!(read.steps[3].figures.failed.as_ref().unwrap().starts_with("out of arena memory"));
+    for (number, (step, (high_water, stats))) in read.steps.iter().zip(&peaks).enumerate() {
+        let figures = &step.figures;
+        assert_eq!(figures.high_water_bytes, Some(*high_water));
+        assert_eq!(figures.used_bytes, Some(stats.used_bytes));
+        assert_eq!(figures.committed_bytes, Some(stats.committed_bytes));
+        assert_eq!(figures.kept_bytes, Some(stats.kept_bytes));
+        assert_eq!(figures.loss, Some(0.5 / (number + 1) as f64));
+        let [a, b, empty, last] = &step.buffers[..] else { panic!("{step:?}") };
+        let of = |buffer: &arena_report::Buffer| (buffer.offset_bytes().unwrap(), buffer.bytes());
+        assert_eq!(of(a), (1024, 500 + number as u64));
+        assert_eq!((of(b), of(empty).1, of(last)), ((1536, 300), 0, (1536 + 512, 40)));
+        assert!(read.names.get(b.scope().unwrap()).ends_with("/block"));
+        // The weights, and what was kept before this step.
+        assert!(step.through_bytes >= 1000);
+        let site = read.names.site(b.site().unwrap());
+        assert!(site.contains("events.rs:"), "{site}");
+        assert_eq!((b.last_use(), b.dropped()), (None, Some(5)), "used by nobody");
+        assert_eq!((a.last_use(), a.dropped()), (Some(8), Some(9)), "promoted behind the block");
+    }
 }
