@@ -122,6 +122,7 @@ impl<K: Into<ErrorKind>> From<K> for Error {
 /// The kinds of [`Error`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "an error holds it in a box")]
 pub enum ErrorKind {
     /// The request does not fit into what is free now.
     #[error(transparent)]

@@ -178,7 +178,7 @@ fn an_arena_s_own_events_have_its_figures() {
             })
             .unwrap();
         events.step(&arena, key);
-        events.result(0.5 / (variant + 1) as f32, 64);
+        events.result(0.5 * (variant + 1) as f32, 64);
         peaks.push((arena.last_step_high_water_bytes(), arena.stats()));
     }
     let failed = arena.scope(|step| step.alloc::<u8>(1 << 20).map(drop)).unwrap_err();
@@ -197,7 +197,7 @@ fn an_arena_s_own_events_have_its_figures() {
         assert_eq!(figures.used_bytes, Some(stats.used_bytes));
         assert_eq!(figures.committed_bytes, Some(stats.committed_bytes));
         assert_eq!(figures.kept_bytes, Some(stats.kept_bytes));
-        assert_eq!(figures.loss, Some(0.5 / (number + 1) as f64));
+        assert_eq!(figures.loss, Some(0.5 * (number + 1) as f64));
         let [a, b, empty, last] = &step.buffers[..] else { panic!("{step:?}") };
         let of = |buffer: &arena_report::Buffer| (buffer.offset_bytes().unwrap(), buffer.bytes());
         assert_eq!(of(a), (1024, 500 + number as u64));
