@@ -194,7 +194,7 @@ const UNRECORDED: &str =
     "holds       not recorded: `arena.record(None)` before the loop names the calls";
 const CAUSE: &str =
     "cause       this one request: it takes most of what an empty step has, or more";
-const ENOUGH: &str = "enough      a capacity of 1 bytes (1 bytes) for this request";
+const ENOUGH: &str = "enough      a capacity of 1 bytes (1 byte) for this request";
 const PLAN: &str = "plan        1 bytes; deviations so far: 1 larger, 0 extra, 0 missing, 0 freed late, 0 unfreed, 0 \
                     smaller, 0 smaller by design (steps that deviated: 1)";
 

@@ -11,9 +11,10 @@ use crate::step_log::{StepEvent, StepLog};
 
 type Site = &'static Location<'static>;
 
-/// Of the kept buffers, by their first byte: who made each, in which step.
+/// Of the kept buffers, by their first byte: who made each, in which step. A buffer in the place of another allocates
+/// nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Keepers(BTreeMap<u64, Keeper>);
+pub(crate) struct Keepers(HashMap<u64, Keeper>);
 
 #[derive(Debug)]
 struct Keeper {

@@ -182,7 +182,7 @@ fn what_is_larger_than_planned_is_bumped_above_the_plan_or_an_error_that_names_i
     assert_eq!(facts.deviations.larger, 1);
     let request = facts.last.ok_or("the deviation is not named")?;
     assert_eq!((request.kind, request.count), (DeviationKind::Larger, 1));
-    assert!(error.to_string().contains("its plan takes"), "{error}");
+    assert!(error.to_string().contains("\n  plan "), "{error}");
     // The call in `step` that asked, both as the request and as the deviation.
     let called = format!("{}:", file!());
     assert_eq!(error.to_string().matches(&called).count(), 2, "{error}");
