@@ -42,8 +42,8 @@ pub(crate) fn find(allocations: &[Allocation]) -> Option<Repetition> {
                 && covered * 2 >= allocations.len()
                 && returns(allocations, period, stretch.end - 1)
         })
-        // The longest, of equal ones the shortest period: twice a period repeats as well.
-        .max_by_key(|(period, stretch)| (stretch.len() + period, usize::MAX - period));
+        // Twice a period is not among them: a group that repeats has its like one period before.
+        .max_by_key(|(period, stretch)| stretch.len() + period);
     let (period, stretch) = best?;
     let end = stretch.end + period;
     let first = (stretch.start..stretch.start + period)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use arena_plan::Options;
-use arena_report::{Buffer, Recording, Step, advise, live_peak, page, parse, sites};
+use arena_report::{Buffer, Recording, Source, Step, advise, live_peak, page, parse, sites};
 use rstest::rstest;
 use serde_json::Value;
 
@@ -58,6 +58,12 @@ fn check_map(kind: &Value, recording: &Recording, step: &Step) {
         if let Some(site) = buffer.site() {
             assert_eq!(label(who[place]).unwrap(), recording.names.site(site));
         }
+    }
+    if recording.source == Source::Snapshot {
+        // Addresses that the step never uses are left out.
+        let recorded = of("recorded");
+        let top = recorded.iter().zip(&bytes).map(|(offset, bytes)| offset + bytes).max();
+        assert!(top.unwrap() <= bytes.iter().sum(), "{top:?}");
     }
     // The plan that is drawn has the peak that is stated, and keeps apart what is live together.
     let planned = of("planned");

@@ -97,3 +97,11 @@ fn a_history_that_begins_in_a_step_knows_what_was_there_by_its_frees() {
     let waiting = last.own().find(|buffer| buffer.bytes() == 9_999).unwrap();
     assert_eq!(waiting.dropped(), None);
 }
+
+#[test]
+fn what_was_reserved_is_told_of_each_step() {
+    let read = recording(&bytes("training.pickle")).unwrap();
+    let held: Vec<_> = read.steps.iter().map(|step| step.held.unwrap().most_bytes).collect();
+    // The parameters take two segments of 2 MiB, and the first step the others.
+    assert_eq!(held, [4 << 20, 10 << 20, 10 << 20, 10 << 20, 10 << 20]);
+}
