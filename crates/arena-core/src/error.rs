@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::bytes::{Alignment, BadAlignment};
 use crate::exhausted::Exhausted;
+use crate::named::Named;
 use crate::plan::SlotTableError;
 use crate::shortage::Shortage;
 
@@ -92,15 +93,6 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source()
-    }
-}
-
-/// A name in a text; an empty one would leave a gap.
-pub(crate) struct Named<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Named<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { f.write_str("(unnamed)") } else { write!(f, "`{}`", self.0) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::Location;
 
 use crate::bytes::{Alignment, ByteSize};
-use crate::error::Named;
+use crate::named::Named;
 use crate::plan::{DeviationSite, Deviations};
 
 /// Call sites that an error lists.

@@ -43,6 +43,7 @@ mod gaps;
 mod holders;
 mod hunting;
 mod kept;
+mod named;
 mod one_thread;
 mod ordered;
 mod packed;
