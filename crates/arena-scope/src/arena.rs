@@ -162,7 +162,7 @@ impl<D: Device> Arena<D> {
     /// # use arena_scope::{Arena, ByteSize, Host};
     /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
     /// let too_large = arena.scope_named("train", |step| step.alloc::<u8>(5000).map(drop));
-    /// assert!(too_large.unwrap_err().to_string().contains("in scope `train`"));
+    /// assert!(too_large.unwrap_err().to_string().contains("`train` (depth 1)"));
     /// # arena_scope::Ok(())
     /// ```
     pub fn scope_named<'a, R, E: From<Error>>(
