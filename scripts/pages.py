@@ -46,8 +46,8 @@ for (const button of document.querySelectorAll('button')) button.click();
 document.getElementById('fit').click();
 const canvas = document.getElementById('map'), box = canvas.getBoundingClientRect(), seen = new Set();
 const point = (name, x, y) => canvas.dispatchEvent(new PointerEvent(name, {clientX: box.left + x, clientY: box.top + y, pointerId: 1}));
-for (let x = 90; x < box.width; x += 15) {
-  for (let y = 10; y < box.height - 30; y += 10) {
+for (let x = 90; x < box.width; x += 30) {
+  for (let y = 10; y < box.height - 30; y += 15) {
     point('pointermove', x, y);
     seen.add(document.getElementById('detail').textContent);
   }

@@ -101,7 +101,7 @@ function listen(canvas) {
     const found = map.at(x, y);
     if (found !== map.hovered) {
       map.hovered = found >= 0 ? found : pinned;
-      map.draw();
+      map.draw_outline();
       if (map.hovered >= 0) $('detail').textContent = map.describe(map.hovered);
     }
     return found;
@@ -119,7 +119,7 @@ function listen(canvas) {
     map.zoom(distance(before, other) / distance([x, y], other), (x + other[0]) / 2, (y + other[1]) / 2);
   });
   const up = event => {
-    if (pointers.delete(event.pointerId) && moved < 4) { pinned = point(...place(event)); map.hovered = pinned; map.draw(); }
+    if (pointers.delete(event.pointerId) && moved < 4) { pinned = point(...place(event)); map.hovered = pinned; map.draw_outline(); }
   };
   canvas.addEventListener('pointerup', up);
   canvas.addEventListener('pointercancel', event => pointers.delete(event.pointerId));

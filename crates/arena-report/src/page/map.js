@@ -40,7 +40,7 @@ class StepMap {
   }
 
   draw() {
-    const {context, width, height} = prepared(this.canvas), box = this.box(), view = this.view, columns = this.columns;
+    const {context, height} = prepared(this.canvas), box = this.box(), view = this.view, columns = this.columns;
     const scale_x = box.width / (view.x1 - view.x0), scale_y = box.height / (view.y1 - view.y0);
     const x_of = moment => box.x + (moment - view.x0) * scale_x;
     const y_of = bytes => box.y + box.height - (bytes - view.y0) * scale_y;
@@ -86,9 +86,28 @@ class StepMap {
     context.lineTo(box.x + box.width, reach);
     context.stroke();
     context.setLineDash([]);
-    if (this.hovered >= 0) this.outline(context, x_of, y_of, scale_x, scale_y);
     context.restore();
     this.draw_axes(context, box, height, x_of, y_of);
+    // Kept, so that pointing at a buffer does not draw all of them again.
+    this.picture ??= document.createElement('canvas');
+    this.picture.width = this.canvas.width;
+    this.picture.height = this.canvas.height;
+    this.picture.getContext('2d').drawImage(this.canvas, 0, 0);
+    this.draw_outline();
+  }
+
+  draw_outline() {
+    const {context, width, height} = prepared(this.canvas), box = this.box(), view = this.view;
+    context.drawImage(this.picture, 0, 0, width, height);
+    if (this.hovered < 0) return;
+    const scale_x = box.width / (view.x1 - view.x0), scale_y = box.height / (view.y1 - view.y0);
+    const x_of = moment => box.x + (moment - view.x0) * scale_x, y_of = bytes => box.y + box.height - (bytes - view.y0) * scale_y;
+    context.save();
+    context.beginPath();
+    context.rect(box.x, box.y, box.width, box.height);
+    context.clip();
+    this.outline(context, x_of, y_of, scale_x, scale_y);
+    context.restore();
   }
 
   outline(context, x_of, y_of, scale_x, scale_y) {
