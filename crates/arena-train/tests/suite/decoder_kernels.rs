@@ -231,6 +231,63 @@ fn attention_to_a_score_far_above_the_others_does_not_overflow() {
 }
 
 #[rstest]
+fn the_loss_of_many_classes_agrees_with_its_definition(
+    #[values(64, 100, 256)] classes: usize,
+    #[values(1, 3, 150)] batch: usize,
+) {
+    let mut logits: Vec<f32> = random(1, batch * classes).iter().map(|logit| 8.0 * logit).collect();
+    let labels: Vec<u32> = (0..batch).map(|row| (row * 7 % classes) as u32).collect();
+    // Every third row is a hit.
+    for row in (0..batch).step_by(3) {
+        logits[row * classes + labels[row] as usize] = 9.0;
+    }
+    let run = |threads: usize| {
+        let mut gradient = poison(batch * classes);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let losses = pool.install(|| {
+            let loss = host::softmax_cross_entropy(classes, &logits, &labels)?;
+            let same =
+                host::softmax_cross_entropy_gradient(classes, &logits, &labels, &mut gradient)?;
+            Ok::<_, KernelError>([loss, same])
+        });
+        let [loss, same] = losses.unwrap();
+        assert_eq!(loss, same, "with a gradient and without");
+        (loss, gradient)
+    };
+    let (loss, gradient) = run(2);
+    let (mean, hits, expected) = cross_entropy(classes, &wide(&logits), &labels);
+    assert_close("loss", &[loss.mean], &[mean], TOLERANCE);
+    assert_eq!(loss.hits, hits);
+    // Against the largest gradient: the scale of a part of the batch.
+    let scale =
+        |values: &[f32]| values.iter().map(|value| batch as f32 * value).collect::<Vec<_>>();
+    let expected: Vec<f64> = expected.iter().map(|value| batch as f64 * value).collect();
+    assert_close("gradient", &scale(&gradient), &expected, TOLERANCE);
+    for threads in [1, 3] {
+        let (again, gradient_again) = run(threads);
+        assert_eq!((again, bits(&gradient_again)), (loss, bits(&gradient)), "{threads} threads");
+    }
+}
+
+#[test]
+fn of_many_classes_a_nan_is_seen_and_a_far_one_has_no_gradient() {
+    let mut logits = [0.0; 64];
+    logits[63] = 100.0;
+    let mut gradient = [f32::NAN; 64];
+    let loss = |logits: &[f32], label, gradient: &mut [f32]| {
+        host::softmax_cross_entropy_gradient(64, logits, &[label], gradient).unwrap()
+    };
+    assert_eq!((loss(&logits, 63, &mut gradient).mean, gradient), (0.0, [0.0; 64]));
+    let missed = loss(&logits, 0, &mut gradient);
+    assert_eq!((missed.mean, missed.hits), (100.0, 0));
+    assert_eq!((gradient[0], gradient[1], gradient[63]), (-1.0, 0.0, 1.0));
+    for at in [0, 20] {
+        logits[at] = f32::NAN;
+        assert!(loss(&logits, 0, &mut gradient).mean.is_nan(), "at {at}");
+    }
+}
+
+#[rstest]
 #[case::small(2, 3, 5, 4, 3)]
 #[case::longer_table(1, 3, 5, 4, 8)]
 #[case::several_parts(9, 40, 60, 50, 40)]

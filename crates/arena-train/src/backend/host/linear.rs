@@ -1,5 +1,6 @@
 //! Linear layers, with ReLU as their epilogue.
 
+use pulp::Arch;
 use rayon::prelude::*;
 
 use super::error::{KernelError, check_len};
@@ -59,7 +60,7 @@ pub fn linear_forward(
     check_bias("bias", bias.len(), shape, activation)?;
     check_len("output", output.len(), shape.output_len())?;
 
-    let images = part_len(shape.batch, parts(shape, threads));
+    let (arch, images) = (Arch::new(), part_len(shape.batch, parts(shape, threads)));
     output
         .par_chunks_mut(images * shape.out_features)
         .zip(input.par_chunks(images * shape.in_features))
@@ -69,18 +70,25 @@ pub fn linear_forward(
             let weight = MatrixRef::row_major(weight, shape.out_features, shape.in_features)?;
             let mut product = MatrixMut::row_major(output, rows, shape.out_features)?;
             sgemm(input, weight.transposed(), &mut product, false)?;
-            for row in output.chunks_exact_mut(shape.out_features) {
-                for (value, bias) in row.iter_mut().zip(bias) {
-                    let sum = *value + bias;
-                    *value = match activation {
-                        Activation::Identity => sum,
-                        Activation::Relu if sum <= 0.0 => 0.0,
-                        Activation::Relu => sum,
-                    };
-                }
-            }
+            let rows = output.chunks_exact_mut(shape.out_features);
+            arch.dispatch(
+                #[inline(always)]
+                || rows.for_each(|row| add_bias(row, bias, activation)),
+            );
             Ok(())
         })
+}
+
+#[inline(always)]
+fn add_bias(row: &mut [f32], bias: &[f32], activation: Activation) {
+    for (value, bias) in row.iter_mut().zip(bias) {
+        let sum = *value + bias;
+        *value = match activation {
+            Activation::Identity => sum,
+            Activation::Relu if sum <= 0.0 => 0.0,
+            Activation::Relu => sum,
+        };
+    }
 }
 
 /// The gradients of the weights and the bias.
@@ -107,7 +115,7 @@ pub fn linear_weight_gradient(
     check_len("weight gradient", weight_gradient.len(), shape.weight_len())?;
     check_bias("bias gradient", bias_gradient.len(), shape, Activation::Identity)?;
 
-    let features = part_len(shape.out_features, parts(shape, threads));
+    let (arch, features) = (Arch::new(), part_len(shape.out_features, parts(shape, threads)));
     let weights = |part: usize, weight_gradient: &mut [f32], bias_gradient: &mut [f32]| {
         let (first, count) = (part * features, weight_gradient.len() / shape.in_features);
         let gradient = MatrixRef::row_major(output_gradient, shape.batch, shape.out_features)?
@@ -116,11 +124,17 @@ pub fn linear_weight_gradient(
         let mut product = MatrixMut::row_major(weight_gradient, count, shape.in_features)?;
         sgemm(gradient.transposed(), input, &mut product, false)?;
         bias_gradient.fill(0.0);
-        for row in output_gradient.chunks_exact(shape.out_features) {
-            for (sum, value) in bias_gradient.iter_mut().zip(&row[first..]) {
-                *sum += value;
-            }
-        }
+        let rows = output_gradient.chunks_exact(shape.out_features);
+        arch.dispatch(
+            #[inline(always)]
+            || {
+                for row in rows {
+                    for (sum, value) in bias_gradient.iter_mut().zip(&row[first..]) {
+                        *sum += value;
+                    }
+                }
+            },
+        );
         Ok(())
     };
     let weight_parts = weight_gradient.par_chunks_mut(features * shape.in_features).enumerate();

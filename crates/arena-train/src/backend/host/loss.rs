@@ -1,6 +1,19 @@
 //! Softmax cross-entropy.
 
+use pulp::Arch;
+
 use super::error::{KernelError, check_len};
+use super::math::{exp, largest, sum};
+
+/// Below this many logits a pass is not worth a join.
+const SERIAL_BELOW: usize = 1 << 14;
+
+/// From this many classes on, a row of logits is worth vectors.
+const WIDE: usize = 64;
+
+/// The logarithm of a probability that is taken as 0: far below what the sum of all, 1, can show, and so far above the
+/// smallest normal number that a share of it is one too.
+const NEVER: f32 = -60.0;
 
 /// What a batch's loss comes to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,7 +37,7 @@ pub fn softmax_cross_entropy(
     labels: &[u32],
 ) -> Result<BatchLoss, KernelError> {
     check(classes, logits, labels)?;
-    Ok(evaluate(classes, logits, labels, |_, _, _, _| ()))
+    Ok(evaluate(classes, logits, labels, None))
 }
 
 /// The loss, and the gradient of its mean with respect to the logits.
@@ -43,15 +56,7 @@ pub fn softmax_cross_entropy_gradient(
 ) -> Result<BatchLoss, KernelError> {
     check(classes, logits, labels)?;
     check_len("gradient", gradient.len(), logits.len())?;
-    let batch = labels.len() as f32;
-    let loss = evaluate(classes, logits, labels, |index, row, label, log_sum| {
-        let gradient = &mut gradient[index * classes..][..classes];
-        for (class, (gradient, logit)) in gradient.iter_mut().zip(row).enumerate() {
-            let target = if class == label { 1.0 } else { 0.0 };
-            *gradient = ((logit - log_sum).exp() - target) / batch;
-        }
-    });
-    Ok(loss)
+    Ok(evaluate(classes, logits, labels, Some(gradient)))
 }
 
 fn check(classes: usize, logits: &[f32], labels: &[u32]) -> Result<(), KernelError> {
@@ -63,34 +68,118 @@ fn check(classes: usize, logits: &[f32], labels: &[u32]) -> Result<(), KernelErr
     }
 }
 
-/// Calls `each(index, logits, label, log of the sum of the exponentials)` for each image.
 fn evaluate(
     classes: usize,
     logits: &[f32],
     labels: &[u32],
-    mut each: impl FnMut(usize, &[f32], usize, f32),
+    gradient: Option<&mut [f32]>,
 ) -> BatchLoss {
-    // In f64 and in order: the mean of thousands of small terms, the same on each run.
-    let mut sum = 0.0_f64;
-    let mut hits = 0;
     if labels.is_empty() {
-        return BatchLoss { mean: 0.0, hits };
+        return BatchLoss { mean: 0.0, hits: 0 };
     }
-    for (index, (row, label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
-        let label = *label as usize;
-        let mut best = 0;
-        for (class, logit) in row.iter().enumerate() {
-            if *logit > row[best] {
-                best = class;
-            }
+    let count = labels.len() as f64;
+    let rows = Rows { classes, logits, labels, gradient, batch: labels.len() as f32 };
+    let Sums { loss, hits } = rows.evaluate(Arch::new());
+    BatchLoss { mean: (loss / count) as f32, hits }
+}
+
+/// Of some rows. The loss in f64: the mean of thousands of small terms.
+struct Sums {
+    loss: f64,
+    hits: usize,
+}
+
+/// Some rows of a batch.
+struct Rows<'a> {
+    classes: usize,
+    logits: &'a [f32],
+    labels: &'a [u32],
+    gradient: Option<&'a mut [f32]>,
+    /// Rows of the batch.
+    batch: f32,
+}
+
+impl Rows<'_> {
+    /// Cut in halves until a part is small: where depends on the sizes alone, so the sum has the same order on each run.
+    fn evaluate(self, arch: Arch) -> Sums {
+        let Self { classes, logits, labels, mut gradient, batch } = self;
+        if labels.len() > 1 && logits.len() > SERIAL_BELOW {
+            let middle = labels.len() / 2;
+            let (first_logits, logits) = logits.split_at(middle * classes);
+            let (first_labels, labels) = labels.split_at(middle);
+            let (first_gradient, gradient) =
+                gradient.map(|gradient| gradient.split_at_mut(middle * classes)).unzip();
+            let part = |logits, labels, gradient| Rows { classes, logits, labels, gradient, batch };
+            let first = part(first_logits, first_labels, first_gradient);
+            let second = part(logits, labels, gradient);
+            let (first, second) = rayon::join(|| first.evaluate(arch), || second.evaluate(arch));
+            return Sums { loss: first.loss + second.loss, hits: first.hits + second.hits };
         }
-        // With the largest logit taken out no exponential overflows and one of them is 1.
-        let largest = row[best];
-        let exponentials: f32 = row.iter().map(|logit| (logit - largest).exp()).sum();
-        let log_sum = largest + exponentials.ln();
-        sum += f64::from(log_sum - row[label]);
-        hits += usize::from(best == label);
-        each(index, row, label, log_sum);
+        let mut sums = Sums { loss: 0.0, hits: 0 };
+        for (row, (logits, label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
+            let label = *label as usize;
+            let gradient =
+                gradient.as_mut().map(|gradient| &mut gradient[row * classes..][..classes]);
+            let (best, loss) = if classes < WIDE {
+                evaluate_row(logits, label, gradient, batch)
+            } else {
+                arch.dispatch(
+                    #[inline(always)]
+                    || evaluate_wide_row(logits, label, gradient, batch),
+                )
+            };
+            sums.loss += f64::from(loss);
+            sums.hits += usize::from(best == label);
+        }
+        sums
     }
-    BatchLoss { mean: (sum / labels.len() as f64) as f32, hits }
+}
+
+/// The class with the largest logit, and the loss. Writes the gradient.
+fn evaluate_row(
+    logits: &[f32],
+    label: usize,
+    gradient: Option<&mut [f32]>,
+    batch: f32,
+) -> (usize, f32) {
+    let mut best = 0;
+    for (class, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = class;
+        }
+    }
+    // With the largest logit taken out no exponential overflows and one of them is 1.
+    let largest = logits[best];
+    let exponentials: f32 = logits.iter().map(|logit| (logit - largest).exp()).sum();
+    let log_sum = largest + exponentials.ln();
+    if let Some(gradient) = gradient {
+        for (class, (gradient, logit)) in gradient.iter_mut().zip(logits).enumerate() {
+            let target = if class == label { 1.0 } else { 0.0 };
+            *gradient = ((logit - log_sum).exp() - target) / batch;
+        }
+    }
+    (best, log_sum - logits[label])
+}
+
+/// [`evaluate_row`] in vectors.
+#[inline(always)]
+fn evaluate_wide_row(
+    logits: &[f32],
+    label: usize,
+    gradient: Option<&mut [f32]>,
+    batch: f32,
+) -> (usize, f32) {
+    let largest = largest(logits);
+    // None is where the first one is no number.
+    let best = logits.iter().position(|logit| *logit == largest).unwrap_or(0);
+    let log_sum = largest + sum([logits], |[logit]| exp(logit - largest)).ln();
+    if let Some(gradient) = gradient {
+        let share = 1.0 / batch;
+        for (gradient, logit) in gradient.iter_mut().zip(logits) {
+            let logarithm = logit - log_sum;
+            *gradient = if logarithm < NEVER { 0.0 } else { exp(logarithm) * share };
+        }
+        gradient[label] -= share;
+    }
+    (best, log_sum - logits[label])
 }

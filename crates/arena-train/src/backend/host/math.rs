@@ -65,9 +65,36 @@ pub(super) fn sum<const SLICES: usize>(
     lanes[0]
 }
 
+/// The largest of some values, of which there is at least one. One that is no number counts only if it is the first.
+#[inline(always)]
+pub(super) fn largest(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [values[0]; LANES];
+    let (arrays, rest) = values.as_chunks::<LANES>();
+    for array in arrays {
+        for (lane, value) in lanes.iter_mut().zip(array) {
+            *lane = larger(*lane, *value);
+        }
+    }
+    rest.iter().chain(&lanes).copied().fold(values[0], larger)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{exp, sum};
+    use super::{exp, largest, sum};
+
+    #[test]
+    fn the_largest_is_found_at_any_place_and_only_a_first_nan_counts() {
+        for len in [1, 15, 16, 17, 40] {
+            for at in 0..len {
+                let mut values = vec![-3.0; len];
+                values[at] = -1.0;
+                assert_eq!(largest(&values), -1.0, "{at} of {len}");
+                values[at] = f32::NAN;
+                assert_eq!(largest(&values).is_nan(), at == 0, "{at} of {len}");
+            }
+        }
+    }
 
     #[test]
     fn exp_is_right_to_two_units_in_the_last_place() {
