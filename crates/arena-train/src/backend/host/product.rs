@@ -212,10 +212,19 @@ impl Product<'_> {
 #[cfg(test)]
 mod tests {
     use super::{Left, Product, Rows, Sizes, To, Triangle};
-    use pulp::Arch;
+    use pulp::{Arch, Scalar};
 
     fn values(len: usize, factor: usize) -> Vec<f32> {
         (0..len).map(|at| (at * factor % 23) as f32 - 11.0).collect()
+    }
+
+    /// With the widest vectors of this processor, with narrower ones, and without.
+    fn run(vectors: usize, product: Product<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if let (1, Some(narrower)) = (vectors, pulp::x86::V3::try_new()) {
+            return product.run(narrower);
+        }
+        if vectors == 2 { product.run(Scalar::new()) } else { Arch::new().dispatch(product) }
     }
 
     /// Of whole numbers: each sum is exact.
@@ -252,22 +261,29 @@ mod tests {
                         .flat_map(|term| (0..rows).map(move |row| (row, term)))
                         .map(|(row, term)| left[row * depth + term])
                         .collect();
-                    let product = Product {
-                        sizes: Sizes { rows, depth, cols },
-                        triangle,
-                        left: if is_turned {
-                            Left::Columns(Rows { values: &turned, stride: rows })
-                        } else {
-                            Left::Rows(Rows { values: &left, stride: depth })
-                        },
-                        right: Rows { values: &right, stride: cols + 2 },
-                        to: To { values: &mut found, stride: cols + 3, accumulate },
-                    };
-                    Arch::new().dispatch(product);
-                    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                        let (row, col) = (at / (cols + 3), at % (cols + 3));
-                        let needed = triangle != Triangle::Result || col >= row || col >= cols;
-                        assert!(!needed || found == expected, "{row}, {col}: {found}, {expected}");
+                    let before = found.clone();
+                    for vectors in 0..3 {
+                        found.copy_from_slice(&before);
+                        let product = Product {
+                            sizes: Sizes { rows, depth, cols },
+                            triangle,
+                            left: if is_turned {
+                                Left::Columns(Rows { values: &turned, stride: rows })
+                            } else {
+                                Left::Rows(Rows { values: &left, stride: depth })
+                            },
+                            right: Rows { values: &right, stride: cols + 2 },
+                            to: To { values: &mut found, stride: cols + 3, accumulate },
+                        };
+                        run(vectors, product);
+                        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                            let (row, col) = (at / (cols + 3), at % (cols + 3));
+                            let needed = triangle != Triangle::Result || col >= row || col >= cols;
+                            assert!(
+                                !needed || found == expected,
+                                "{row}, {col}: {found}, {expected}"
+                            );
+                        }
                     }
                 }
             }
