@@ -3,12 +3,15 @@
 //! For matrices that are in the cache already, such as the tiles of [`attention`](super::attention). Larger ones are
 //! faster packed, with [`sgemm`](super::sgemm()).
 
-use std::ops::Range;
-
 use pulp::{Simd, WithSimd};
 
 /// Vectors that a block of the result is wide.
 const VECTORS: usize = 2;
+
+/// An array that begins with a cache line: a vector that lies in two of them takes two loads.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Aligned<const LEN: usize>(pub(super) [f32; LEN]);
 
 /// Rows of a matrix, of which one begins `stride` elements behind the other.
 #[derive(Debug, Clone, Copy)]
@@ -105,42 +108,44 @@ impl Product<'_> {
     #[inline(always)]
     fn rows<S: Simd, const ROWS: usize>(&mut self, simd: S, row: usize) {
         let depth = self.sizes.depth;
-        let terms = match self.triangle {
-            Triangle::FromRow => row.min(depth)..depth,
-            Triangle::ToRow => 0..depth.min(row + ROWS),
-            Triangle::Whole | Triangle::Result => 0..depth,
+        let (from, end) = match self.triangle {
+            Triangle::FromRow => (row.min(depth.saturating_sub(1)), depth),
+            Triangle::ToRow => (0, depth.min(row + ROWS)),
+            Triangle::Whole | Triangle::Result => (0, depth),
         };
+        let terms = end - from;
         match self.left {
             Left::Rows(Rows { values, stride }) => {
                 let rows: [&[f32]; ROWS] =
-                    std::array::from_fn(|at| &values[(row + at) * stride..][..depth]);
+                    std::array::from_fn(|at| &values[(row + at) * stride + from..][..terms]);
                 self.blocks::<S, ROWS>(
                     simd,
                     row,
-                    terms,
+                    (from, terms),
                     #[inline(always)]
-                    |term| rows.map(|row| row[term]),
+                    |term| rows.each_ref().map(|row| &row[term]),
                 );
             }
             Left::Columns(Rows { values, stride }) => {
+                let values = &values[from * stride + row..];
                 self.blocks::<S, ROWS>(
                     simd,
                     row,
-                    terms,
+                    (from, terms),
                     #[inline(always)]
-                    |term| std::array::from_fn(|at| values[term * stride + row..][..ROWS][at]),
+                    |term| values[term * stride..][..ROWS].as_array::<ROWS>().unwrap().each_ref(),
                 );
             }
         }
     }
 
     #[inline(always)]
-    fn blocks<S: Simd, const ROWS: usize>(
+    fn blocks<'l, S: Simd, const ROWS: usize>(
         &mut self,
         simd: S,
         row: usize,
-        terms: Range<usize>,
-        left: impl Fn(usize) -> [f32; ROWS],
+        terms: (usize, usize),
+        left: impl Fn(usize) -> [&'l f32; ROWS],
     ) {
         let (lanes, cols) = (S::F32_LANES, self.sizes.cols);
         let mut col = 0;
@@ -148,37 +153,40 @@ impl Product<'_> {
             col = row / (VECTORS * lanes) * (VECTORS * lanes);
         }
         while col + VECTORS * lanes <= cols {
-            self.block::<S, ROWS, VECTORS>(simd, (row, col), VECTORS * lanes, terms.clone(), &left);
+            self.block::<S, ROWS, VECTORS>(simd, (row, col), VECTORS * lanes, terms, &left);
             col += VECTORS * lanes;
         }
         while col < cols {
             let len = lanes.min(cols - col);
-            self.block::<S, ROWS, 1>(simd, (row, col), len, terms.clone(), &left);
+            self.block::<S, ROWS, 1>(simd, (row, col), len, terms, &left);
             col += len;
         }
     }
 
-    /// A block of the result: `len` columns, of which only the last vector may be short.
+    /// A block of the result: `len` columns, of which only the last vector may be short. `left` has the left factor of a
+    /// term, by its number behind the first one: as references, of which each is loaded into all lanes at once.
     #[inline(always)]
-    fn block<S: Simd, const ROWS: usize, const WIDTH: usize>(
+    fn block<'l, S: Simd, const ROWS: usize, const WIDTH: usize>(
         &mut self,
         simd: S,
         (row, col): (usize, usize),
         len: usize,
-        terms: Range<usize>,
-        left: impl Fn(usize) -> [f32; ROWS],
+        (from, terms): (usize, usize),
+        left: impl Fn(usize) -> [&'l f32; ROWS],
     ) {
-        let (lanes, right) = (S::F32_LANES, self.right);
+        let lanes = S::F32_LANES;
+        let Rows { values, stride } = self.right;
+        let right = &values[from * stride + col..];
         let mut sums = [[simd.splat_f32s(0.0); WIDTH]; ROWS];
-        for term in terms {
-            let right = &right.values[term * right.stride + col..][..len];
+        for term in 0..terms {
+            let right = &right[term * stride..][..len];
             let right: [S::f32s; WIDTH] = if len == WIDTH * lanes {
                 S::as_simd_f32s(right).0.as_chunks().0[0]
             } else {
                 [simd.partial_load_f32s(right); WIDTH]
             };
             for (sums, left) in sums.iter_mut().zip(left(term)) {
-                let left = simd.splat_f32s(left);
+                let left = simd.splat_f32s(*left);
                 for (sum, right) in sums.iter_mut().zip(right) {
                     *sum = simd.mul_add_e_f32s(left, right, *sum);
                 }
@@ -204,10 +212,19 @@ impl Product<'_> {
 #[cfg(test)]
 mod tests {
     use super::{Left, Product, Rows, Sizes, To, Triangle};
-    use pulp::Arch;
+    use pulp::{Arch, Scalar};
 
     fn values(len: usize, factor: usize) -> Vec<f32> {
         (0..len).map(|at| (at * factor % 23) as f32 - 11.0).collect()
+    }
+
+    /// With the widest vectors of this processor, with narrower ones, and without.
+    fn run(vectors: usize, product: Product<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if let (1, Some(narrower)) = (vectors, pulp::x86::V3::try_new()) {
+            return product.run(narrower);
+        }
+        if vectors == 2 { product.run(Scalar::new()) } else { Arch::new().dispatch(product) }
     }
 
     /// Of whole numbers: each sum is exact.
@@ -244,22 +261,29 @@ mod tests {
                         .flat_map(|term| (0..rows).map(move |row| (row, term)))
                         .map(|(row, term)| left[row * depth + term])
                         .collect();
-                    let product = Product {
-                        sizes: Sizes { rows, depth, cols },
-                        triangle,
-                        left: if is_turned {
-                            Left::Columns(Rows { values: &turned, stride: rows })
-                        } else {
-                            Left::Rows(Rows { values: &left, stride: depth })
-                        },
-                        right: Rows { values: &right, stride: cols + 2 },
-                        to: To { values: &mut found, stride: cols + 3, accumulate },
-                    };
-                    Arch::new().dispatch(product);
-                    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                        let (row, col) = (at / (cols + 3), at % (cols + 3));
-                        let needed = triangle != Triangle::Result || col >= row || col >= cols;
-                        assert!(!needed || found == expected, "{row}, {col}: {found}, {expected}");
+                    let before = found.clone();
+                    for vectors in 0..3 {
+                        found.copy_from_slice(&before);
+                        let product = Product {
+                            sizes: Sizes { rows, depth, cols },
+                            triangle,
+                            left: if is_turned {
+                                Left::Columns(Rows { values: &turned, stride: rows })
+                            } else {
+                                Left::Rows(Rows { values: &left, stride: depth })
+                            },
+                            right: Rows { values: &right, stride: cols + 2 },
+                            to: To { values: &mut found, stride: cols + 3, accumulate },
+                        };
+                        run(vectors, product);
+                        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                            let (row, col) = (at / (cols + 3), at % (cols + 3));
+                            let needed = triangle != Triangle::Result || col >= row || col >= cols;
+                            assert!(
+                                !needed || found == expected,
+                                "{row}, {col}: {found}, {expected}"
+                            );
+                        }
                     }
                 }
             }

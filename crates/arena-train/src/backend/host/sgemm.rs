@@ -24,21 +24,6 @@ impl<'a> MatrixRef<'a> {
         Ok(Self { values, rows, cols, row_stride: stride, col_stride: 1 })
     }
 
-    /// A block of a larger matrix whose rows have `row_stride` elements: from the start of `values` on.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Shape`] when the block is wider than a row, or reaches beyond `values`.
-    pub fn block(
-        values: &'a [f32],
-        rows: usize,
-        cols: usize,
-        row_stride: usize,
-    ) -> Result<Self, KernelError> {
-        let row_stride = check_block(values.len(), rows, cols, row_stride)?;
-        Ok(Self { values, rows, cols, row_stride, col_stride: 1 })
-    }
-
     /// The same elements with rows and columns exchanged.
     #[must_use]
     pub fn transposed(self) -> Self {
@@ -74,7 +59,7 @@ impl<'a> MatrixRef<'a> {
     }
 }
 
-/// A row-major matrix, to write.
+/// A row-major matrix without gaps, to write.
 #[derive(Debug)]
 pub struct MatrixMut<'a> {
     values: &'a mut [f32],
@@ -93,22 +78,6 @@ impl<'a> MatrixMut<'a> {
         let stride = check_dense(values.len(), rows, cols)?;
         Ok(Self { values, rows, cols, row_stride: stride })
     }
-
-    /// A block of a larger matrix whose rows have `row_stride` elements: from the start of `values` on. The
-    /// elements between its rows are left alone.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Shape`] when the block is wider than a row, or reaches beyond `values`.
-    pub fn block(
-        values: &'a mut [f32],
-        rows: usize,
-        cols: usize,
-        row_stride: usize,
-    ) -> Result<Self, KernelError> {
-        let row_stride = check_block(values.len(), rows, cols, row_stride)?;
-        Ok(Self { values, rows, cols, row_stride })
-    }
 }
 
 /// Checks the length of a dense matrix and gives its row stride.
@@ -116,21 +85,6 @@ fn check_dense(len: usize, rows: usize, cols: usize) -> Result<isize, KernelErro
     let expected = rows.checked_mul(cols).ok_or(KernelError::Overflow)?;
     super::error::check_len("matrix", len, expected)?;
     isize::try_from(cols).map_err(|_| KernelError::Overflow)
-}
-
-/// Checks that a block lies in a slice and its rows apart, and gives its row stride.
-fn check_block(
-    len: usize,
-    rows: usize,
-    cols: usize,
-    row_stride: usize,
-) -> Result<isize, KernelError> {
-    let stride = isize::try_from(row_stride).map_err(|_| KernelError::Overflow)?;
-    let last_row = rows.saturating_sub(1).checked_mul(row_stride).ok_or(KernelError::Overflow)?;
-    if cols > row_stride || last_row.checked_add(cols).is_none_or(|end| rows > 0 && end > len) {
-        return Err(KernelError::Shape { reason: "a block beyond its matrix" });
-    }
-    Ok(stride)
 }
 
 /// One more than the largest index of an element, for strides that are not negative.
@@ -164,10 +118,11 @@ pub fn sgemm(
     let _mark = library_mark::enter();
     // SAFETY: the function reads a (m x k) and b (k x n) and writes c (m x n) at the offsets that
     // the strides give, and with beta 0 does not read c.
-    // 1. In bounds: every stride is 1 or the length of a matrix's row, so not negative; the
+    // 1. In bounds: every stride is 1 or the column count of a dense matrix, so not negative; the
     //    largest offset of each matrix is its extent - 1, checked above against its slice.
     // 2. No alias: c's slice is borrowed uniquely, a's and b's are shared.
-    // 3. c's elements are distinct in memory: its row stride is at least its column count.
+    // 3. c's elements are distinct in memory: its row stride is its column count, or it has one
+    //    row or column.
     unsafe {
         matrixmultiply::sgemm(
             a.rows,

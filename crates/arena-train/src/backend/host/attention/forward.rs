@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::{AttentionShape, Head, Part, TILE, Tile, Turned, hidden, on_diagonal};
 use crate::backend::host::error::{KernelError, check_len};
 use crate::backend::host::math::exp;
-use crate::backend::host::product::{Left, Product, Rows, Sizes, To, Triangle};
+use crate::backend::host::product::{Aligned, Left, Product, Rows, Sizes, To, Triangle};
 
 /// `output = softmax(queries * keys^T / sqrt(head_width)) * values`, where a token sees itself and those before it.
 ///
@@ -67,14 +67,14 @@ impl WithSimd for Forward<'_> {
         let (width, head_width) = (shape.width(), shape.head_width);
         let rows = head.part(Part::Queries, queries);
         let mut turned = Turned::new(rows, queries, head_width, shape.scale());
-        let mut scores = [0.0; TILE * TILE];
+        let mut scores = Aligned([0.0; TILE * TILE]);
         let mut largest = [f32::NEG_INFINITY; TILE];
         let mut sums = [0.0_f32; TILE];
         let output = &mut output[head.number * head_width..];
         for keys in shape.tiles(queries.first + queries.len) {
             let seen = on_diagonal(queries, keys, Triangle::Result);
             turned.products(simd, seen, head.part(Part::Keys, keys), keys, &mut scores);
-            let rescale = weigh(queries, keys, &mut scores, &mut largest, &mut sums);
+            let rescale = weigh(queries, keys, &mut scores.0, &mut largest, &mut sums);
             if keys.first > 0 {
                 for (row, rescale) in rescale[..queries.len].iter().enumerate() {
                     for value in &mut output[row * width..][..head_width] {
@@ -85,7 +85,7 @@ impl WithSimd for Forward<'_> {
             Product {
                 sizes: Sizes { rows: queries.len, depth: keys.len, cols: head_width },
                 triangle: on_diagonal(queries, keys, Triangle::ToRow),
-                left: Left::Columns(Rows { values: &scores, stride: TILE }),
+                left: Left::Columns(Rows { values: &scores.0, stride: TILE }),
                 right: head.part(Part::Values, keys),
                 to: To { values: &mut *output, stride: width, accumulate: keys.first > 0 },
             }

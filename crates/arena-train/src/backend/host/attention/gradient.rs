@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::{AttentionShape, Head, Part, TILE, Tile, Turned, hidden, on_diagonal};
 use crate::backend::host::error::{KernelError, check_len};
 use crate::backend::host::math::{exp, sum};
-use crate::backend::host::product::{Left, Product, Rows, Sizes, Triangle};
+use crate::backend::host::product::{Aligned, Left, Product, Rows, Sizes, Triangle};
 
 /// The gradients of queries, keys and values.
 ///
@@ -90,7 +90,8 @@ impl WithSimd for Gradient<'_> {
         let query_rows = head.part(Part::Queries, queries);
         let mut turned_queries = Turned::new(query_rows, queries, head_width, scale);
         let mut turned_above = Turned::new(above_rows, queries, head_width, 1.0);
-        let (mut weights, mut gradients) = ([0.0; TILE * TILE], [0.0; TILE * TILE]);
+        let mut weights = Aligned([0.0; TILE * TILE]);
+        let mut gradients = Aligned([0.0; TILE * TILE]);
         for keys in shape.tiles(queries.first + queries.len) {
             let key_rows = head.part(Part::Keys, keys);
             let value_rows = head.part(Part::Values, keys);
@@ -98,8 +99,8 @@ impl WithSimd for Gradient<'_> {
                 .map(|triangle| on_diagonal(queries, keys, triangle));
             turned_queries.products(simd, seen, key_rows, keys, &mut weights);
             turned_above.products(simd, seen, value_rows, keys, &mut gradients);
-            let rows = weights.as_chunks_mut::<TILE>().0.iter_mut();
-            let rows = rows.zip(gradients.as_chunks_mut::<TILE>().0).take(keys.len);
+            let rows = weights.0.as_chunks_mut::<TILE>().0.iter_mut();
+            let rows = rows.zip(gradients.0.as_chunks_mut::<TILE>().0).take(keys.len);
             for (row, (weights, gradients)) in rows.enumerate() {
                 for lane in 0..TILE {
                     weights[lane] = exp(weights[lane] - log_sums[lane]);
@@ -110,8 +111,8 @@ impl WithSimd for Gradient<'_> {
                 gradients[..hidden].fill(0.0);
             }
             let (weights, gradients) = (
-                Rows { values: &weights, stride: TILE },
-                Rows { values: &gradients, stride: TILE },
+                Rows { values: &weights.0, stride: TILE },
+                Rows { values: &gradients.0, stride: TILE },
             );
             let by_key = Sizes { rows: keys.len, depth: queries.len, cols: head_width };
             let by_query = Sizes { rows: queries.len, depth: keys.len, cols: head_width };

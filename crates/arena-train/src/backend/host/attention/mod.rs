@@ -16,7 +16,7 @@ pub use gradient::attention_gradient;
 use pulp::Simd;
 
 use super::error::KernelError;
-use super::product::{Left, Product, Rows, Sizes, To, Triangle};
+use super::product::{Aligned, Left, Product, Rows, Sizes, To, Triangle};
 
 /// Queries of a tile, and keys. A whole number of vectors of any processor.
 const TILE: usize = 64;
@@ -113,7 +113,7 @@ struct Head<'a> {
 }
 
 /// The scores of a tile of keys for a tile of queries, row by row of keys.
-type Scores = [f32; TILE * TILE];
+type Scores = Aligned<{ TILE * TILE }>;
 
 impl<'a> Head<'a> {
     /// Where the head's part of a token begins in `[context, 3, heads, head_width]`.
@@ -153,12 +153,12 @@ struct Turned<'a> {
     scale: f32,
     /// The features from here on are turned.
     from: Option<usize>,
-    values: [f32; FEATURES * TILE],
+    values: Aligned<{ FEATURES * TILE }>,
 }
 
 impl<'a> Turned<'a> {
     fn new(rows: Rows<'a>, tile: Tile, features: usize, scale: f32) -> Self {
-        let values = [0.0; FEATURES * TILE];
+        let values = Aligned([0.0; FEATURES * TILE]);
         Self { rows, len: tile.len, features, scale, from: None, values }
     }
 
@@ -173,7 +173,7 @@ impl<'a> Turned<'a> {
         for token in 0..self.len {
             let features = &values[token * stride + from..][..count];
             for (feature, value) in features.iter().enumerate() {
-                self.values[feature * TILE + token] = value * self.scale;
+                self.values.0[feature * TILE + token] = value * self.scale;
             }
         }
     }
@@ -196,8 +196,8 @@ impl<'a> Turned<'a> {
                 sizes: Sizes { rows: tile.len, depth, cols: self.len.next_multiple_of(LANES) },
                 triangle,
                 left: Left::Rows(Rows { values: &rows.values[from..], stride: rows.stride }),
-                right: Rows { values: &self.values, stride: TILE },
-                to: To { values: &mut to[..], stride: TILE, accumulate: from > 0 },
+                right: Rows { values: &self.values.0, stride: TILE },
+                to: To { values: &mut to.0, stride: TILE, accumulate: from > 0 },
             }
             .run(simd);
         }
