@@ -1,10 +1,12 @@
 //! What an arena does, as a stream of events in a file: JSON Lines, written by a thread of its own.
 //!
 //! `docs/reading-memory.md` has the format. The loop hands over the record of each step and does not wait: where the
-//! writer is behind, steps are left out, and counted.
+//! writer is behind, steps and results are left out, and counted.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -19,13 +21,15 @@ use crate::files::FileError;
 /// The format and its version.
 pub const FORMAT: &str = "watermark-arena events 1";
 
-/// Steps that may wait for the writer.
+/// Steps and results that may wait for the writer.
 const MOST_WAITING: usize = 64;
 
 /// Writes the events of an arena's steps to a file. The arena has to be recorded.
 ///
+/// A writer that is dropped waits until everything is written, as [`finish`](Self::finish) does.
+///
 /// ```
-/// use arena_plan::EventWriter;
+/// use arena_plan::{EventWriter, Lost};
 /// use arena_scope::{Arena, ByteSize, Host, StepKey};
 ///
 /// let folder = tempfile::tempdir()?;
@@ -35,9 +39,9 @@ const MOST_WAITING: usize = 64;
 /// arena.record(None);
 /// let mut events = EventWriter::create(&path, &arena)?;
 /// arena.scope_named("train", |step| step.alloc::<f32>(8).map(drop))?;
-/// events.step(&arena, StepKey::named("train"));
-/// events.result(0.25, 8);
-/// assert_eq!(events.finish()?, 0); // no step was lost
+/// let step = events.step(&arena, StepKey::named("train"));
+/// events.result(step, 0.25, 8);
+/// assert_eq!(events.finish()?, Lost::default()); // nothing was lost
 /// let lines = std::fs::read_to_string(&path)?;
 /// // The file begins, the step, a request, its drop, the step ends, its result.
 /// assert_eq!(lines.lines().count(), 6);
@@ -50,10 +54,22 @@ pub struct EventWriter {
     /// `None` once it is finished.
     sender: Option<SyncSender<Message>>,
     writer: Option<JoinHandle<io::Result<()>>>,
-    /// Steps told so far, and how many of them were left out since the last that was not.
+    /// Steps told so far.
     steps: u64,
-    lost: u64,
-    lost_in_all: u64,
+    /// Root scopes that had closed when the last step was told.
+    resets: u64,
+    /// Since the last step that was handed over.
+    lost: Lost,
+    lost_in_all: Lost,
+}
+
+/// What is not in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Lost {
+    /// Steps for which the writer had no room, and steps without a record, as the replays of a graph are.
+    pub steps: u64,
+    /// Results for which the writer had no room.
+    pub results: u64,
 }
 
 /// What the loop hands over.
@@ -61,14 +77,15 @@ pub struct EventWriter {
 enum Message {
     Step(Box<Step>),
     Result { step: u64, loss: f32, predictions: u64, elapsed_ns: u64 },
-    Failed { step: u64, error: String },
+    Failed { error: String },
+    Lost(Lost),
 }
 
 #[derive(Debug)]
 struct Step {
     number: u64,
-    /// Steps before it that were left out.
-    lost: u64,
+    /// Before it.
+    lost: Lost,
     key: StepKey,
     is_planned: bool,
     deviations: u64,
@@ -105,8 +122,9 @@ impl EventWriter {
             sender: Some(sender),
             writer: Some(writer),
             steps: 0,
-            lost: 0,
-            lost_in_all: 0,
+            resets: arena.resets(),
+            lost: Lost::default(),
+            lost_in_all: Lost::default(),
         })
     }
 
@@ -114,13 +132,21 @@ impl EventWriter {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Hands over the root scope that closed last, which was of this key. If it was not recorded, or the writer is
-    /// behind, it is left out and counted.
-    pub fn step<D: Device>(&mut self, arena: &Arena<D>, key: StepKey) {
+    /// Steps told so far: the number of the next.
+    #[must_use]
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Hands over the root scope that closed last, which was of this key. Returns the step's number. The step is left
+    /// out and counted if the writer is behind, or if no recorded scope has closed since the last call.
+    pub fn step<D: Device>(&mut self, arena: &Arena<D>, key: StepKey) -> u64 {
         let number = self.steps;
         self.steps += 1;
         let deviations = arena.plan_deviations(key);
-        let step = arena.last_recorded().map(|log| Step {
+        let resets = mem::replace(&mut self.resets, arena.resets());
+        let log = (resets != self.resets).then(|| arena.last_recorded()).flatten();
+        let step = log.map(|log| Step {
             number,
             lost: self.lost,
             key,
@@ -132,43 +158,64 @@ impl EventWriter {
             stats: arena.stats(),
             time_ns: self.now_ns(),
         });
-        let sent = step.is_some_and(|step| self.send(Message::Step(Box::new(step))));
-        if sent {
-            self.lost = 0;
+        if step.is_some_and(|step| self.has_room_for(Message::Step(Box::new(step)))) {
+            self.lost = Lost::default();
         } else {
-            self.lost += 1;
-            self.lost_in_all += 1;
+            self.lost.steps += 1;
+            self.lost_in_all.steps += 1;
+        }
+        number
+    }
+
+    /// What the program knows of the step of this number. It is left out and counted if the writer is behind.
+    pub fn result(&mut self, step: u64, loss: f32, predictions: u64) {
+        let elapsed_ns = self.now_ns();
+        if !self.has_room_for(Message::Result { step, loss, predictions, elapsed_ns }) {
+            self.lost.results += 1;
+            self.lost_in_all.results += 1;
         }
     }
 
-    /// What the program knows of the step that was handed over last.
-    pub fn result(&mut self, loss: f32, predictions: u64) {
-        let (step, elapsed_ns) = (self.steps.saturating_sub(1), self.now_ns());
-        self.send(Message::Result { step, loss, predictions, elapsed_ns });
+    /// The run ends with this error. It waits for the writer, so that the error is never left out.
+    pub fn failed(&mut self, error: &(impl Display + ?Sized)) {
+        self.send(Message::Failed { error: error.to_string() });
     }
 
-    /// The step that was handed over last failed.
-    pub fn failed(&mut self, error: &dyn std::error::Error) {
-        let step = self.steps.saturating_sub(1);
-        self.send(Message::Failed { step, error: error.to_string() });
-    }
-
-    /// Whether there was room for it.
-    fn send(&self, message: Message) -> bool {
+    fn has_room_for(&self, message: Message) -> bool {
         self.sender.as_ref().is_some_and(|sender| sender.try_send(message).is_ok())
     }
 
-    /// Waits until everything is written. Returns how many steps were left out.
+    /// Waits until there is room. Where the writer has ended, it says why in `end`.
+    fn send(&self, message: Message) {
+        let _ = self.sender.as_ref().map(|sender| sender.send(message));
+    }
+
+    /// Waits until everything is written. Returns what was left out, which the lines `lost` add up to.
     ///
     /// # Errors
     ///
     /// When a write failed; the file ends where it did.
-    pub fn finish(mut self) -> Result<u64, FileError> {
-        drop(self.sender.take());
-        let ended = self.writer.take().map_or(Ok(Ok(())), JoinHandle::join);
-        let ended = ended.unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
-        ended.map_err(FileError::writing(&self.path))?;
+    pub fn finish(mut self) -> Result<Lost, FileError> {
+        self.end().map_err(FileError::writing(&self.path))?;
         Ok(self.lost_in_all)
+    }
+
+    /// The second time it does nothing.
+    fn end(&mut self) -> io::Result<()> {
+        if self.lost != Lost::default() {
+            let lost = mem::take(&mut self.lost);
+            self.send(Message::Lost(lost));
+        }
+        drop(self.sender.take());
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        writer.join().unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")))
+    }
+}
+
+impl Drop for EventWriter {
+    fn drop(&mut self) {
+        // `finish` is there for who wants to know.
+        let _ = self.end();
     }
 }
 
@@ -182,9 +229,7 @@ enum Line<'l> {
         capacity_bytes: u64,
         mark_bytes: u64,
     },
-    Lost {
-        steps: u64,
-    },
+    Lost(Lost),
     Step {
         step: u64,
         key: &'l str,
@@ -240,7 +285,6 @@ enum Line<'l> {
         elapsed_ns: u64,
     },
     Failed {
-        step: u64,
         error: &'l str,
     },
 }
@@ -259,9 +303,8 @@ fn write_all(messages: &Receiver<Message>, mut to: BufWriter<File>) -> io::Resul
             &Message::Result { step, loss, predictions, elapsed_ns } => {
                 Line::Result { step, loss, predictions, elapsed_ns }.write(&mut to)?;
             }
-            Message::Failed { step, error } => {
-                Line::Failed { step: *step, error }.write(&mut to)?
-            }
+            Message::Failed { error } => Line::Failed { error }.write(&mut to)?,
+            &Message::Lost(lost) => Line::Lost(lost).write(&mut to)?,
         }
     }
     to.flush()
@@ -270,8 +313,8 @@ fn write_all(messages: &Receiver<Message>, mut to: BufWriter<File>) -> io::Resul
 fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
     let Step { number: step, log, stats, key, .. } = told;
     let step = *step;
-    if told.lost > 0 {
-        Line::Lost { steps: told.lost }.write(to)?;
+    if told.lost != Lost::default() {
+        Line::Lost(told.lost).write(to)?;
     }
     Line::Step {
         step,

@@ -78,7 +78,7 @@ pub use advice::{Advice, DropAdvice, KindAdvice};
 pub use auto::{AutoPlan, BackgroundPlanner, PATIENCE};
 pub use bound::{Bound, lower_bound};
 pub use draw::draw;
-pub use events::{EventWriter, FORMAT as EVENTS_FORMAT};
+pub use events::{EventWriter, FORMAT as EVENTS_FORMAT, Lost};
 pub use instance::{Buffer, Instance, InstanceError};
 pub use plan::{Plan, PlanError};
 pub use planned_run::{PlannedKind, PlannedRun, RunFileError, saved_plans};

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use arena_plan::EventWriter;
 use arena_plan::files::{self, FileError, tell};
+use arena_plan::{EventWriter, Lost};
 use arena_scope::{Arena, Cuda, Host, Reset};
 #[cfg(feature = "_cuda")]
 use arena_train::backend::cuda::{CudaBackend, CudaError};
@@ -17,6 +17,7 @@ use arena_train::backend::{DecoderKernels, HostBackend};
 use arena_train::cli::{Arguments, DeviceName, ModelName};
 use arena_train::data::{Mnist, Split, Text};
 use arena_train::decoder::Decoder;
+use arena_train::error::TrainError;
 use arena_train::heap::CountingAllocator;
 use arena_train::model::Cnn;
 use arena_train::network::{DeviceOf, Network};
@@ -24,7 +25,7 @@ use arena_train::progress::Progress;
 use arena_train::saving::Saver;
 use arena_train::signals::StopSignal;
 use arena_train::summary::{Needs, Step, Summary};
-use arena_train::training::{Per, RunConfig, TRAIN, Trainer};
+use arena_train::training::{Evaluation, Per, RunConfig, TRAIN, Trained, Trainer};
 use arena_train::{checkpoint, heap, planning};
 use clap::Parser;
 use serde::Serialize;
@@ -185,35 +186,26 @@ fn train<N: Network>(
         Saver::new(path, arguments.checkpoint_every, trainer.config().clone(), identity)
     });
 
-    let mut progress = Progress::new(N::PREDICTIONS);
-    let trained = trainer.train_saving(
-        &data.train,
-        stop.requested(),
-        |report| progress.step(report),
-        |model, step| {
-            if let Some(saver) = &mut saver {
-                saver.after_step(model, step);
-            }
-        },
-    )?;
-    progress.finish();
-    if let Some(refusal) = &trained.graph_refusal {
-        tell(format_args!("arena-train: {refusal}; the steps ran without a graph from there on"));
+    let ran = train_and_test(&mut trainer, data, &mut saver, stop);
+    let mut events = trainer.take_events();
+    if let (Some(events), Err(error)) = (&mut events, &ran) {
+        events.failed(error);
     }
-    // A file that cannot be written does not keep the run's figures back: it is told at the end.
-    let checkpoint = saver.map_or(Ok(()), |mut saver| saver.save(trainer.model(), trainer.step()));
-    let evaluation = trainer.evaluate_until(&data.test, stop.requested())?;
-    let sample = if evaluation.is_some() { N::sample(&mut trainer, data)? } else { None };
+    let (trained, evaluation, sample, checkpoint) = ran?;
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
     let step = Step::new(step, planned, deviations, &sites);
     let summary = Summary::new::<N>(&trained, evaluation, arena.stats(), observed, step);
     let json = write_json(arguments, &summary);
-    let events = trainer.take_events().map_or(Ok(0), EventWriter::finish);
-    if let Ok(lost @ 1..) = events {
+    let events = events.map_or(Ok(Lost::default()), EventWriter::finish);
+    if let Ok(lost) = events
+        && lost != Lost::default()
+    {
+        let Lost { steps, results } = lost;
         tell(format_args!(
-            "arena-train: {lost} steps are not in the events: the disk was too slow"
+            "arena-train: {steps} steps and {results} results are not in the events: \
+             they were not recorded, or the disk was too slow"
         ));
     }
     // After the files, which matter more.
@@ -249,6 +241,38 @@ fn train<N: Network>(
 const JSON_BYTES: u64 = 1 << 16;
 
 /// Writes the file of `--json`, if one is named.
+/// What a run gives: of its training and its test, its sample, and whether the last checkpoint was written.
+type Ran = (Trained, Option<Evaluation>, Option<String>, Result<(), TrainError>);
+
+fn train_and_test<N: Network>(
+    trainer: &mut Trainer<N>,
+    data: &Split<N::Data>,
+    saver: &mut Option<Saver<N>>,
+    stop: &StopSignal,
+) -> Result<Ran, TrainError> {
+    let mut progress = Progress::new(N::PREDICTIONS);
+    let trained = trainer.train_saving(
+        &data.train,
+        stop.requested(),
+        |report| progress.step(report),
+        |model, step| {
+            if let Some(saver) = saver {
+                saver.after_step(model, step);
+            }
+        },
+    )?;
+    progress.finish();
+    if let Some(refusal) = &trained.graph_refusal {
+        tell(format_args!("arena-train: {refusal}; the steps ran without a graph from there on"));
+    }
+    // A file that cannot be written does not keep the run's figures back: it is told at the end.
+    let checkpoint =
+        saver.as_mut().map_or(Ok(()), |saver| saver.save(trainer.model(), trainer.step()));
+    let evaluation = trainer.evaluate_until(&data.test, stop.requested())?;
+    let sample = if evaluation.is_some() { N::sample(trainer, data)? } else { None };
+    Ok((trained, evaluation, sample, checkpoint))
+}
+
 fn write_json(arguments: &Arguments, what: &impl Serialize) -> Result<(), FileError> {
     let write = |path: &Path| {
         files::write(path, |to| {

@@ -238,12 +238,10 @@ impl<N: Network> Trainer<N> {
                         done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                         let predictions = N::predictions(data, examples);
                         if let Some(events) = &mut self.events {
-                            events.step(&self.arena, TRAIN.variant(N::variant(data, examples)));
-                            match (loss, &closed) {
-                                (Some(loss), _) => events.result(loss, predictions),
-                                (None, Err(error)) => events.failed(error),
-                                (None, Ok(())) => {}
-                            }
+                            let key = TRAIN.variant(N::variant(data, examples));
+                            let step = events.step(&self.arena, key);
+                            loss.into_iter()
+                                .for_each(|loss| events.result(step, loss, predictions));
                         }
                         let is_over = loss
                             .is_some_and(|loss| after_step(self.step, loss, predictions, stats));
@@ -255,10 +253,11 @@ impl<N: Network> Trainer<N> {
                     }
                 }
                 Per::Epoch => {
-                    self.epoch(data, (&order, first), after_step, &mut save)?;
+                    let ended = self.epoch(data, (&order, first), after_step, &mut save);
                     if let Some(events) = &mut self.events {
                         events.step(&self.arena, EPOCH);
                     }
+                    ended?;
                     let stats = self.arena.stats();
                     done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                 }
@@ -347,15 +346,16 @@ impl<N: Network> Trainer<N> {
                     return Ok(None);
                 }
                 let key = EVALUATE.variant(N::variant(data, examples));
-                let (hits, loss) = arena.scope_with(options(run.as_ref(), key), |scope| {
+                let ended = arena.scope_with(options(run.as_ref(), key), |scope| {
                     let batch = model.load(scope, data, examples)?;
                     let loss = model.evaluate(scope, batch)?;
                     let hits = scope.read_one(loss.hits.view())?;
                     Ok::<_, TrainError>((hits, scope.read_one(loss.mean.view())?))
-                })?;
+                });
                 if let Some(events) = events {
                     events.step(arena, key);
                 }
+                let (hits, loss) = ended?;
                 let predictions = N::predictions(data, examples);
                 seen.hits += u64::from(hits);
                 seen.predictions += predictions;
@@ -372,11 +372,11 @@ impl<N: Network> Trainer<N> {
         body: impl for<'s, 'a> FnOnce(&mut Scope<'s, 'a, DeviceOf<N>>, &N) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         let Self { arena, model, run, events, .. } = self;
-        let made = arena.scope_with(options(run.as_ref(), key), |scope| body(scope, model))?;
+        let made = arena.scope_with(options(run.as_ref(), key), |scope| body(scope, model));
         if let Some(events) = events {
             events.step(arena, key);
         }
-        Ok(made)
+        made
     }
 }
 

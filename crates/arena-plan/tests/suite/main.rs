@@ -2,6 +2,7 @@
 
 mod advice;
 mod draw;
+mod events;
 mod exact_capacity;
 mod files;
 mod fit;

@@ -131,7 +131,8 @@ impl<'f> Reading<'f> {
                 return Ok(());
             }
             "step" => return self.open_step(&line),
-            "result" | "failed" => return self.result(&line),
+            "result" => return self.result(&line),
+            "failed" => return self.failed(&line),
             "open" | "alloc" | "drop" | "close" | "merge" | "end" => {}
             _ => {
                 // A line of the step all the same: last uses count it.
@@ -237,8 +238,15 @@ impl<'f> Reading<'f> {
         figures.loss = line.loss.or(figures.loss);
         figures.predictions = line.predictions.or(figures.predictions);
         figures.elapsed_ns = line.elapsed_ns.or(figures.elapsed_ns);
-        if let Some(error) = &line.error {
-            figures.failed = Some(error.clone().into_owned());
+        Ok(())
+    }
+
+    /// The run ended in the step before, or after it.
+    fn failed(&mut self, line: &Line<'_>) -> Result<(), String> {
+        let error = line.error.as_deref().ok_or("no error")?;
+        let open = self.open.as_mut().map(|open| &mut open.step);
+        if let Some(step) = open.or(self.steps.last_mut()) {
+            step.figures.failed = Some(error.to_owned());
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The events of an arena.
 
-use arena_plan::EventWriter;
+use arena_plan::{EventWriter, Lost};
 use arena_report::{Source, Told, live_peak};
 use arena_scope::{Arena, ByteSize, Host, StepKey};
 use rstest::rstest;
@@ -177,14 +177,14 @@ fn an_arena_s_own_events_have_its_figures() {
                 arena_scope::Ok(())
             })
             .unwrap();
-        events.step(&arena, key);
-        events.result(0.5 * (variant + 1) as f32, 64);
+        let step = events.step(&arena, key);
+        events.result(step, 0.5 * (variant + 1) as f32, 64);
         peaks.push((arena.last_step_high_water_bytes(), arena.stats()));
     }
     let failed = arena.scope(|step| step.alloc::<u8>(1 << 20).map(drop)).unwrap_err();
     events.step(&arena, StepKey::named("scope"));
     events.failed(&failed);
-    assert_eq!(events.finish().unwrap(), 0);
+    assert_eq!(events.finish().unwrap(), Lost::default());
 
     let read = arena_report::read(&path).unwrap();
     let region = read.region.as_ref().unwrap();

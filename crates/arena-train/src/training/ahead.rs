@@ -13,7 +13,7 @@ use std::mem;
 use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arena_plan::PlannedRun;
+use arena_plan::{EventWriter, PlannedRun};
 use arena_scope::record::StepSignature;
 use arena_scope::{Arena, Persistent, Scope, Stats, StepKey};
 
@@ -305,6 +305,14 @@ impl<N: Network> Trainer<N> {
             return Ok(());
         };
         let steps_in_all = config.steps_in_all(data);
+        // The number of a step's event follows from how many steps were trained before it.
+        let (first_step, first_event) = (*step, events.as_ref().map_or(0, EventWriter::steps));
+        let mut tell = |events: &mut Option<EventWriter>, step: u64, loss, predictions, stats| {
+            if let Some(events) = events {
+                events.result(first_event + step - 1 - first_step, loss, predictions);
+            }
+            after_step(step, loss, predictions, stats)
+        };
         let mut batches = order.steps().skip(first).peekable();
         let mut queue_all = || -> Result<(), TrainError> {
             while let Some(examples) = batches.next() {
@@ -320,10 +328,11 @@ impl<N: Network> Trainer<N> {
                     steps_in_all,
                 };
                 ahead.send(data, examples)?;
-                ahead.step(arena, model, work, step)?;
+                let ended = ahead.step(arena, model, work, step);
                 if let Some(events) = events.as_mut() {
                     events.step(arena, key);
                 }
+                ended?;
                 save(model, *step);
                 let is_last = *step >= last_step;
                 // While the device computes.
@@ -339,7 +348,7 @@ impl<N: Network> Trainer<N> {
                 let ends = is_last || batches.peek().is_none() || stop.load(Ordering::Relaxed);
                 if (ends || ahead.is_full())
                     && ahead.read_losses(ends, |step, loss, predictions| {
-                        after_step(step, loss, predictions, stats)
+                        tell(events, step, loss, predictions, stats)
                     })?
                 {
                     break;
@@ -352,7 +361,7 @@ impl<N: Network> Trainer<N> {
             // The steps before were done, and their losses are told if the device still can.
             let stats = arena.stats();
             let _ = ahead.read_losses(true, |step, loss, predictions| {
-                after_step(step, loss, predictions, stats)
+                tell(events, step, loss, predictions, stats)
             });
         }
         queued

@@ -180,10 +180,21 @@ mod on_the_standin {
         let line = |printed: &str, name: &str| {
             printed.lines().find(|line| line.starts_with(name)).map(str::to_owned)
         };
-        let plain = run(&[]);
+        let events = data.path().join("events.jsonl");
+        let told = ["--events", events.to_str().unwrap()];
+        let losses = || -> Vec<(u64, String)> {
+            let text = fs::read_to_string(&events).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            let results = lines.filter(|line: &serde_json::Value| line["op"] == "result");
+            results.map(|line| (line["step"].as_u64().unwrap(), line["loss"].to_string())).collect()
+        };
+        let plain = run(&told);
+        let plain_losses = losses();
+        assert_eq!(plain_losses.len(), 8);
         assert_eq!(line(&plain, "graph"), None);
         for plan in [[].as_slice(), &["--plan"]] {
-            let replayed = run(&[&["--graph", "--loss-every", "3"], plan].concat());
+            let replayed = run(&[&["--graph", "--loss-every", "3"], &told[..], plan].concat());
+            assert_eq!(losses(), plain_losses, "read behind, and told with their own steps");
             assert_eq!(line(&replayed, "final loss"), line(&plain, "final loss"), "{plan:?}");
             assert_eq!(line(&replayed, "accuracy"), line(&plain, "accuracy"), "{plan:?}");
             // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.

@@ -1,5 +1,6 @@
 //! The program from outside: what it prints, writes, refuses, and how it ends.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -275,4 +276,39 @@ fn what_is_no_regular_file_is_not_read(#[case] option: &str, #[case] path: &str)
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
     assert!(told.contains(path) && told.matches("is no regular file").count() == 1, "{told}");
+}
+
+/// The events of a run: how many of each operation, and the last.
+fn events_of(arguments: &[&str], code: i32) -> (BTreeMap<String, usize>, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let output = program(arguments).arg("--events").arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+    let mut counts = BTreeMap::new();
+    let mut last = Value::Null;
+    for line in fs::read_to_string(path).unwrap().lines() {
+        last = serde_json::from_str(line).unwrap();
+        *counts.entry(last["op"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    (counts, last)
+}
+
+#[test]
+fn events_tell_each_step_with_its_result() {
+    let (counts, last) = events_of(&["--steps", "3"], 0);
+    assert_eq!((counts["begin"], counts["result"], counts.get("lost")), (1, 3, None));
+    assert_eq!(counts["step"], counts["end"]);
+    assert!(counts["step"] > 3, "those of the test too: {counts:?}");
+    assert_eq!(last["op"], "end");
+}
+
+#[rstest]
+#[case::a_scope_a_step(&[])]
+#[case::a_scope_an_epoch(&["--per", "epoch", "--steps", "100"])]
+fn events_of_a_run_that_fails_end_with_its_error(#[case] arguments: &[&str]) {
+    let arguments = [&["--optimizer", "sgd", "--lr", "1e30"], arguments].concat();
+    let (counts, last) = events_of(&arguments, 1);
+    assert_eq!(last["op"], "failed");
+    assert!(last["error"].as_str().unwrap().contains("loss"), "{last}");
+    assert!(counts["step"] > 0, "the step that failed is there: {counts:?}");
 }
