@@ -27,6 +27,8 @@ const TYPES: &[(&str, &str)] = &[
     ("BadAlignment", "arena-core/src/bytes.rs"),
     ("SlotTableError", "arena-core/src/plan/table.rs"),
     ("NotSteady", "arena-scope/src/steady_state.rs"),
+    ("Growth", "arena-scope/src/growth.rs"),
+    ("Again", "arena-scope/src/growth.rs"),
     ("Divergence", "arena-scope/src/steady_state.rs"),
     ("DivergenceAt", "arena-scope/src/steady_state.rs"),
 ];

@@ -143,7 +143,8 @@ impl Exhausted {
         let held_bytes = self.used_bytes.saturating_sub(self.mark_bytes);
         let is_most = self.asked_bytes > room_bytes / 2 && self.asked_bytes > held_bytes;
         let needed_bytes = self.missing_bytes.saturating_add(self.free_bytes);
-        let fits_without_kept = self.used_bytes.saturating_add(needed_bytes) <= self.capacity_bytes;
+        let fits_without_kept = self.kept_bytes > 0
+            && self.used_bytes.saturating_add(needed_bytes) <= self.capacity_bytes;
         let record = self.scope.as_ref().and_then(|scope| scope.record.as_ref());
         if self.asked_bytes > room_bytes {
             Cause::RunawayRequest

@@ -69,7 +69,7 @@ fn holders(buffers: impl Iterator<Item = (Site, u64, u64)>) -> Vec<Holder> {
     all
 }
 
-/// What a step's record says at a request of so many bytes that does not fit.
+/// What the record of a step says when a request does not fit: `asked` is its call and its bytes.
 pub(crate) fn record_facts(log: &StepLog, asked: (Site, u64)) -> RecordFacts {
     // The live buffers by offset, with their scope's depth.
     let mut live: BTreeMap<u64, (Site, u64, u32)> = BTreeMap::new();
@@ -103,7 +103,7 @@ pub(crate) fn record_facts(log: &StepLog, asked: (Site, u64)) -> RecordFacts {
         }
     }
     requests.push(asked);
-    // What is dropped again as it comes holds nothing.
+    // A loop that drops its buffers holds nothing.
     let is_held = 2 * live.len() >= requests.len();
     RecordFacts {
         largest_site: largest.map(|(_, site)| site),
@@ -112,7 +112,7 @@ pub(crate) fn record_facts(log: &StepLog, asked: (Site, u64)) -> RecordFacts {
     }
 }
 
-/// Whether a sequence consists of one part that comes at least three times, the last time perhaps not to its end.
+/// Whether a sequence is one part that is repeated at least three times. The last repetition may be cut off.
 fn repeats<T: PartialEq>(sequence: &[T]) -> Option<Repeats> {
     // The longest proper prefix of each prefix that is also its suffix (Knuth, Morris and Pratt, 1977).
     let mut borders = vec![0; sequence.len()];

@@ -263,30 +263,36 @@ fn line(
     let whole = kinds.iter().filter(|kind| kind.is_whole).count();
     let (this, fits, it) =
         if whole > 1 { ("these steps", "fit", "they") } else { ("this step", "fits", "it") };
-    let need = readable_need(fits_bytes);
+    let held_or_capacity_bytes = held_bytes.or(capacity_bytes).unwrap_or(0);
+    let (need, there) = compared(fits_bytes, held_or_capacity_bytes);
     let has_history = recording.steps.iter().any(|step| step.told != Told::NoHistory);
     match (held_bytes, capacity_bytes) {
-        (Some(held), _) if !has_history => format!(
-            "what is live takes {need}; PyTorch held {}. The file has no history, so no step can be planned: see \
-             torch.cuda.memory._record_memory_history",
-            readable(held)
+        (Some(_), _) if !has_history => format!(
+            "what is live takes {need}; PyTorch held {there}. The file has no history, so no step can be planned: see \
+             torch.cuda.memory._record_memory_history"
         ),
         (Some(held), _) if held > fits_bytes => {
-            format!("{this} {fits} in {need}; PyTorch held {}", readable(held))
+            format!("{this} {fits} in {need}; PyTorch held {there}")
         }
-        (Some(held), _) => format!(
-            "{this} {fits} in {need}; PyTorch held {}, a plan saves nothing",
-            readable(held)
-        ),
-        (None, Some(capacity)) => {
-            format!("{this} {fits} in {need}; the arena has {}", readable(capacity))
+        (Some(_), _) => {
+            format!("{this} {fits} in {need}; PyTorch held {there}, a plan saves nothing")
         }
+        (None, Some(_)) => format!("{this} {fits} in {need}; the arena has {there}"),
         (None, None) => {
             let bump = kinds.iter().filter(|kind| kind.is_whole || whole == 0);
             let bump = bump.map(|kind| kind.bump_bytes + kind.beside_bytes()).max().unwrap_or(0);
             let word = if whole > 1 { "need" } else { "needs" };
             format!("{this} {fits} in {need}; bumped {it} {word} {}", readable_need(bump))
         }
+    }
+}
+
+/// What is needed and what there is, as people read them. Where rounding could hide which is more, both are in bytes.
+fn compared(need_bytes: u64, there_bytes: u64) -> (String, String) {
+    if need_bytes.abs_diff(there_bytes) < there_bytes / 50 {
+        (format!("{need_bytes} bytes"), format!("{there_bytes} bytes"))
+    } else {
+        (readable_need(need_bytes), readable(there_bytes))
     }
 }
 

@@ -214,7 +214,7 @@ impl Buffer {
         (self.dropped != NONE).then_some(self.dropped)
     }
 
-    /// The first moment at which it is dead, in a step of so many moments.
+    /// The first moment at which it is dead; `moments` is how many the step has.
     #[must_use]
     pub fn death(&self, moments: u32) -> u32 {
         self.dropped.min(moments)

@@ -21,9 +21,9 @@ const SCRIPTS: [&str; 4] = [
     include_str!("page/main.js"),
 ];
 
-/// Maps of so many buffers are on a page, over all kinds of step, and one map at least.
+/// The most buffers that the maps of a page have in all. The first map is there even if it has more.
 const MOST_BUFFERS: usize = 200_000;
-/// Maps of so many kinds of step are on a page.
+/// The most kinds of step that a page has a map of.
 const MOST_MAPS: usize = 12;
 
 /// Writes the page of a recording; the file's name is its title.

@@ -1,14 +1,15 @@
-//! Steps told apart by what repeats: the sizes of the allocations, and what is live.
+//! Finds where steps begin in a file that does not say it: by the sizes of the allocations, and by what is live, which
+//! repeat.
 
 use std::collections::HashMap;
 
-/// Allocations that are alike are looked for in groups of so many.
+/// Allocations in a group: equal groups are looked for.
 const GROUP: usize = 8;
 
-/// So many distances between groups that are alike are tried as the length of a step, the most frequent ones.
+/// The most frequent distances between equal groups are tried as the length of a step: the most of them.
 const CANDIDATES: usize = 32;
 
-/// A step has at least so many allocations. Fewer are more often a part of one.
+/// The fewest allocations of a step. Fewer are more often a part of one.
 const LEAST_ALLOCATIONS: usize = 2;
 
 /// An allocation, in the order of allocations.

@@ -10,8 +10,8 @@ pub(crate) struct Part {
     pub(crate) is_whole: bool,
 }
 
-/// Cuts a history of so many moments into its parts, of which the first begins at 0. The moments of the lives count the
-/// events of the history; those that it began with are carried.
+/// Cuts a history of `moments` events into its parts, the steps. The first part begins at 0. The moments of the lives
+/// count the events of the history. Lives that were there before it are carried.
 ///
 /// A buffer belongs to the step that it is born in. One that lives on is no buffer of the steps between, which only
 /// count its bytes, and is again one of the step that drops it: so there are at most twice as many as in the history.

@@ -44,6 +44,7 @@ mod arena;
 mod external;
 mod fence;
 mod graph;
+mod growth;
 mod guard;
 mod kinds;
 mod observer;
@@ -131,6 +132,7 @@ pub mod record {
 
 /// The steady state: whether each step of a loop repeats the first step of its kind.
 pub mod steady {
+    pub use crate::growth::{Again, Growth};
     pub use crate::steady_state::{Divergence, DivergenceAt, NotSteady, SteadyState, StepKind};
 }
 

@@ -3,6 +3,7 @@
 use arena_core::for_scopes::{StepFigures, Watch};
 use arena_core::{Stats, StepEvent, StepLog};
 
+use crate::growth;
 use crate::steady_state::{Divergence, DivergenceAt, SteadyState, StepKind};
 use crate::step_key::StepKey;
 
@@ -19,6 +20,8 @@ pub(crate) struct Observer {
     /// between two. A kept buffer that each step replaces makes it rise and fall, and not grow.
     kept_bytes: Option<u64>,
     divergence: Option<Divergence>,
+    /// Requests of all steps, if each is recorded.
+    requests: u64,
     kinds_seen: u64,
     /// How often a kind, or the record of one, was forgotten.
     forgotten: u64,
@@ -79,6 +82,7 @@ impl Observer {
             log: StepLog::default(),
             kept_bytes: None,
             divergence: None,
+            requests: 0,
             kinds_seen: 0,
             forgotten: 0,
             forgotten_figures: StepKind::new(StepKey::default()),
@@ -88,9 +92,17 @@ impl Observer {
     pub(crate) fn report(&self, mut seen: Vec<&Watched>) -> SteadyState {
         seen.retain(|watched| watched.was_seen());
         seen.sort_unstable_by_key(|watched| watched.number);
+        // A step that most of the run is in, and that does not come again, holds the run's loop.
+        let of_requests = |watched: &&&Watched| watched.reference.requests().len() as u64;
+        let is_the_run = |watched: &&&Watched| {
+            watched.figures.steps == 1 && 2 * of_requests(watched) > self.requests
+        };
+        let run = seen.iter().find(is_the_run);
+        let growth = run.and_then(|run| growth::growth(run.figures.key, &run.reference));
         SteadyState {
             kinds: seen.into_iter().map(|watched| watched.figures.clone()).collect(),
             divergence: self.divergence.clone(),
+            growth,
             forgotten: self.forgotten,
             forgotten_figures: self.forgotten_figures.clone(),
         }
@@ -155,6 +167,9 @@ impl Observer {
         let Some(opened) = self.open.take() else { return };
         self.kept_bytes = Some(stats.kept_bytes.max(opened.kept_bytes));
         self.log = log.unwrap_or_else(|| std::mem::take(&mut self.log));
+        if self.records {
+            self.requests += self.log.requests().len() as u64;
+        }
         if !watched.was_seen() {
             watched.number = self.kinds_seen;
             self.kinds_seen += 1;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use arena_core::{ByteSize, StepEvent, StepSignature};
 
+use crate::growth::Growth;
 use crate::step_key::StepKey;
 
 /// The steps of one kind: root scopes with the same name and variant.
@@ -104,6 +105,9 @@ pub struct SteadyState {
     pub kinds: Vec<StepKind>,
     /// The first step that differs from the first step of its kind.
     pub divergence: Option<Divergence>,
+    /// How the run grew in one root scope that stayed open: recorded steps only, and only where that scope was opened
+    /// once and most of the run's requests were made in it.
+    pub growth: Option<Growth>,
     /// How often a kind, or the record of one, was forgotten, because the [budget](crate::ArenaBuilder::step_memory)
     /// was full. A forgotten kind is not in `kinds`, but its steps and allocations are in the sums below.
     pub forgotten: u64,
@@ -113,7 +117,7 @@ pub struct SteadyState {
 impl SteadyState {
     pub(crate) const fn empty() -> Self {
         let forgotten_figures = StepKind::new(StepKey::named(""));
-        Self { kinds: Vec::new(), divergence: None, forgotten: 0, forgotten_figures }
+        Self { kinds: Vec::new(), divergence: None, growth: None, forgotten: 0, forgotten_figures }
     }
 
     fn all(&self) -> impl Iterator<Item = &StepKind> {
@@ -175,6 +179,9 @@ impl SteadyState {
     pub fn check(&self) -> Result<(), NotSteady> {
         if let Some(divergence) = &self.divergence {
             return Err(NotSteady::Addresses(divergence.clone()));
+        }
+        if let Some(growth) = &self.growth {
+            return Err(NotSteady::Grows(growth.clone()));
         }
         self.all().try_for_each(StepKind::check)
     }
@@ -252,6 +259,9 @@ pub enum NotSteady {
     /// A step's requests differ from the first step's.
     #[error("addresses changed: {0}")]
     Addresses(Divergence),
+    /// A root scope that stays open grows.
+    #[error("{0}")]
+    Grows(Growth),
     /// The device was asked for memory after the first step.
     #[error("{key}: driver allocations after the first step: {allocations}")]
     DriverAllocations {

@@ -97,8 +97,8 @@ impl<D: Device> Steps<D> {
         unsafe { self.give_back(used_bytes, free) }
     }
 
-    /// [`trim`](Self::trim) where nobody asked for it: what is refused is left, and an error that waits goes on waiting
-    /// for a call that returns it.
+    /// [`trim`](Self::trim) by the arena itself, not by its user. Memory that the device does not take back stays
+    /// committed. An error that waits is left for the next call that can return it.
     pub fn trim_quietly(&mut self, above_bytes: u64) {
         match self.ready() {
             Ok(()) => drop(self.trim(above_bytes)),

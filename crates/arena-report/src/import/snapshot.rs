@@ -10,11 +10,11 @@ use crate::model::{Recording, Source};
 use crate::names::{Interner, NameId, Site, SiteId};
 use crate::pickle::{Pickle, PickleError, PickleProblem, Value};
 
-/// A file has at least so many bytes for each entry of its traces: fewer are not enough for its keys and numbers.
-/// Together with what reading takes for each this keeps the memory within four times the file.
+/// The fewest bytes of a file for each entry of its traces: its keys and numbers need as many. The limit keeps the
+/// memory of a read within four times the file.
 const LEAST_ENTRY_BYTES: usize = 27;
 
-/// So many frames of a stack are looked at for a line of the program.
+/// The most frames of a stack in which a line of the program is looked for.
 const MAX_FRAMES: usize = 64;
 
 /// The longest part of a name that is kept, in bytes.

@@ -9,9 +9,9 @@ pub(super) enum Op {
     Mark,
     /// A number, a text, a truth value or None.
     Scalar,
-    /// A container of so many of the topmost values.
+    /// A container of the topmost values; the number says how many.
     Make(Kind, usize),
-    /// So many of the topmost values go into the container below them.
+    /// The topmost values go into the container below them; the number says how many.
     Fill(Kind, usize),
     /// The same with the values above the last mark.
     ToMark(ToMark),

@@ -146,9 +146,16 @@ fn what_a_step_hands_on_is_counted_beside_the_plan() {
     assert_eq!(advice.fits_bytes, 130 + 1030);
 }
 
-#[test]
-fn alike_steps_are_one_kind_and_a_region_is_compared_with() {
-    let mut text = r#"{"op":"begin","format":"watermark-arena events 1","device":"host","capacity_bytes":4096,"mark_bytes":1000}"#.to_owned();
+#[rstest]
+#[case::there_is_room(4096, "these steps fit in 1.23 KiB; the arena has 4.00 KiB")]
+#[case::one_byte_is_missing(1255, "these steps fit in 1256 bytes; the arena has 1255 bytes")]
+fn alike_steps_are_one_kind_and_a_region_is_compared_with(
+    #[case] capacity_bytes: u64,
+    #[case] line: &str,
+) {
+    let begin =
+        r#"{"op":"begin","format":"watermark-arena events 1","device":"host","mark_bytes":1000"#;
+    let mut text = format!(r#"{begin},"capacity_bytes":{capacity_bytes}}}"#);
     for step in 0..3 {
         for (place, line) in [
             r#""op":"step","step":S,"key":"train","mode":"bump","start_bytes":1000,"kept_floor_bytes":4096"#,
@@ -171,5 +178,5 @@ fn alike_steps_are_one_kind_and_a_region_is_compared_with() {
     let kinds: Vec<_> =
         advice.kinds.iter().map(|kind| (kind.steps, kind.plan_bytes, kind.bump_bytes)).collect();
     assert_eq!(kinds, [(2, 128, 228), (1, 256, 228)]);
-    assert_eq!(advice.line, "these steps fit in 1.23 KiB; the arena has 4.00 KiB");
+    assert_eq!(advice.line, line);
 }

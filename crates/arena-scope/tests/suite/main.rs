@@ -18,6 +18,7 @@ mod deferred;
 mod exhaust;
 mod forks;
 mod grow;
+mod growth;
 mod hostile;
 mod model;
 mod needs;
