@@ -57,6 +57,10 @@ cuda:
 memory *ARGUMENTS:
     scripts/memory_table.py {{ARGUMENTS}}
 
+# Make the pictures of the documentation anew (needs Chromium)
+pictures:
+    scripts/pictures.sh
+
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
     scripts/kernels.sh

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Headless Chromium opens pages of `arena-report`: in time, without an error, and small enough.
 
-    scripts/pages.py [EVENTS]
+    scripts/pages.py [FILE ...]
 
-Needs Chromium as `chromium` in the path, or in the variable CHROMIUM with its options. EVENTS is a file of
-`arena-train --events`. With ARENA_PICTURES=FOLDER each page is kept there, and its pictures at 1280 and 400 pixels.
+Needs Chromium as `chromium` in the path, or in the variable CHROMIUM with its options. Two epochs of training are one
+of the pages; FILE is another file for `arena-report`. With ARENA_PICTURES=FOLDER each page is kept there, and its pictures at 1280 and 400 pixels.
 """
 
 import html
@@ -90,9 +90,13 @@ def check(file, limit, folder, pictures):
 
 def main():
     subprocess.run(["cargo", "build", "--quiet", "-p", "arena-report"], check=True, cwd=ROOT)
+    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "arena-train"], check=True, cwd=ROOT)
     with tempfile.TemporaryDirectory() as folder:
         pictures = Path(os.environ.get("ARENA_PICTURES", folder)).resolve()
-        files = FILES + [(Path(name).resolve(), 4 << 20) for name in sys.argv[1:]]
+        events = Path(folder) / "mnist.jsonl"
+        run = [ROOT / "target/release/arena-train", "--epochs", "2", "--events", events]
+        subprocess.run(run, check=True, cwd=ROOT, capture_output=True)
+        files = FILES + [(file, 4 << 20) for file in [events, *(Path(name).resolve() for name in sys.argv[1:])]]
         for file, limit in files:
             check(file, limit, folder, pictures)
 

@@ -3,6 +3,7 @@
 //! Time runs to the right, in events of the step; bytes go up. Each buffer is a rectangle: its width is its
 //! lifetime, and its height is the bytes that it occupies.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use crate::plan::Plan;
@@ -12,12 +13,22 @@ const PANEL: (f64, f64) = (400.0, 360.0);
 const LEFT: f64 = 96.0;
 const BETWEEN: f64 = 44.0;
 const TOP: f64 = 84.0;
-const BOTTOM: f64 = 46.0;
+const BOTTOM: f64 = 84.0;
 const WIDTH: f64 = LEFT + 2.0 * PANEL.0 + BETWEEN + 28.0;
 const HEIGHT: f64 = TOP + PANEL.1 + BOTTOM;
 
-/// From the smallest buffers to the largest: each colour stands for a factor of 16.
-const COLOURS: [&str; 6] = ["#6c757d", "#8e6bbf", "#2a9d8f", "#e9b949", "#e76f51", "#457b9d"];
+/// From the smallest buffers to the largest, in steps of a factor of 16, darker from one to the next, so that they
+/// differ in greyscale as well (the colour map viridis).
+const COLOURS: [(&str, &str); 6] = [
+    ("#fde725", "below 256 bytes"),
+    ("#7ad151", "to 4 KiB"),
+    ("#22a884", "to 64 KiB"),
+    ("#2a788e", "to 1 MiB"),
+    ("#414487", "to 16 MiB"),
+    ("#440154", "more"),
+];
+
+const PEAK: &str = "stroke=\"#c1121f\" stroke-dasharray=\"5 3\"";
 
 /// An SVG of a plan beside the bump of the same step, where each buffer lies above the one before and no byte is
 /// reused. The title is plain text, not markup.
@@ -87,6 +98,7 @@ fn picture(svg: &mut String, plan: &Plan, title: &str) -> fmt::Result {
     for panel in [bump, planned] {
         panel.draw(svg, plan, &scale, top)?;
     }
+    legend(svg, plan)?;
     writeln!(svg, "</svg>")
 }
 
@@ -126,22 +138,45 @@ impl Panel<'_> {
                 left + length(buffer.birth - scale.from) * scale.x,
                 floor - offset - height,
                 length(buffer.death - buffer.birth) * scale.x,
-                colour(bytes),
+                COLOURS[class(bytes)].0,
             )?;
         }
         line(svg, (left, TOP), (left, floor), "stroke=\"#222\"")?;
         line(svg, (left, floor), (right, floor), "stroke=\"#222\"")?;
         let y = floor - length(self.peak) * scale.y;
-        line(svg, (left, y), (right, y), "stroke=\"#c1121f\" stroke-dasharray=\"5 3\"")?;
+        line(svg, (left, y), (right, y), PEAK)?;
         let peak = format!("peak {:.2} MiB", mib(self.peak));
         text(svg, (left + 6.0, y - 5.0), "start", "fill=\"#c1121f\" font-weight=\"bold\"", &peak)?;
         text(svg, (left + PANEL.0 / 2.0, floor + 28.0), "middle", "", "time: events of the step")
     }
 }
 
-fn colour(bytes: u64) -> &'static str {
+/// What the colours of this plan's buffers stand for, and the dashed line.
+fn legend(svg: &mut String, plan: &Plan) -> fmt::Result {
+    let y = HEIGHT - 22.0;
+    let mut x = LEFT;
+    let classes: BTreeSet<usize> = (0..plan.instance().len())
+        .map(|index| class(plan.instance().occupied_bytes(index)))
+        .collect();
+    text(svg, (x, y), "start", "", "a buffer, by its size:")?;
+    x += 134.0;
+    for (colour, label) in classes.into_iter().map(|class| COLOURS[class]) {
+        writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>",
+            y - 10.0
+        )?;
+        text(svg, (x + 17.0, y), "start", "", label)?;
+        x += if label.len() > 9 { 116.0 } else { 84.0 };
+    }
+    line(svg, (x, y - 4.0), (x + 24.0, y - 4.0), PEAK)?;
+    text(svg, (x + 30.0, y), "start", "", "the memory that the step takes")
+}
+
+/// The colour of a buffer with this many bytes: its place in `COLOURS`.
+fn class(bytes: u64) -> usize {
     let class = bytes.max(1).ilog2().saturating_sub(4) / 4;
-    COLOURS[usize::min(class as usize, COLOURS.len() - 1)]
+    usize::min(class as usize, COLOURS.len() - 1)
 }
 
 fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), style: &str) -> fmt::Result {

@@ -196,17 +196,35 @@ impl<'r> Series<'r> {
             series.deviations.push(figures.deviations);
             series.failed.push(figures.failed.as_deref());
             series.loss.push(figures.loss.filter(|loss| loss.is_finite()));
-            series.throughput.push(throughput(step));
         }
+        series.throughput = throughput(&recording.steps);
         series
     }
 }
 
-/// Predictions in a second, if the program told how many and how long.
+/// Predictions in a second at each step whose result was told: those since an earlier result, at least a hundredth of
+/// the run before, so that results which were told together are no peak.
 #[expect(clippy::cast_precision_loss, reason = "a rate that is drawn")]
-fn throughput(step: &Step) -> Option<f64> {
-    let elapsed = step.figures.elapsed_ns.filter(|elapsed| *elapsed > 0)?;
-    Some(step.figures.predictions? as f64 * 1e9 / elapsed as f64)
+fn throughput(steps: &[Step]) -> Vec<Option<f64>> {
+    let mut rates = vec![None; steps.len()];
+    let told = |(place, step): (usize, &Step)| {
+        Some((place, step.figures.elapsed_ns?, step.figures.predictions?))
+    };
+    let told: Vec<_> = steps.iter().enumerate().filter_map(told).collect();
+    let least_ns = told.last().map_or(0, |last| last.1 / 100).max(1);
+    let (mut from, mut predictions) = (0, 0_u128);
+    for (number, &(place, elapsed_ns, its)) in told.iter().enumerate().skip(1) {
+        predictions += u128::from(its);
+        let since = |from: usize| elapsed_ns.saturating_sub(told[from].1);
+        while from + 1 < number && since(from + 1) >= least_ns {
+            from += 1;
+            predictions -= u128::from(told[from].2);
+        }
+        if since(from) >= least_ns {
+            rates[place] = Some(predictions as f64 * 1e9 / since(from) as f64);
+        }
+    }
+    rates
 }
 
 impl<'r> Kind<'r> {
@@ -315,4 +333,44 @@ fn recorded(recording: &Recording, step: &Step) -> Option<Vec<u64>> {
         offsets[place] = offset - left_out;
     }
     Some(offsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Told;
+
+    fn rates(results: &[Option<(u64, u64)>]) -> Vec<Option<f64>> {
+        let step = |result: &Option<(u64, u64)>| {
+            let mut step = Step::new(String::new(), Told::ByFile, 1, Vec::new());
+            step.figures.elapsed_ns = result.map(|(elapsed_ns, _)| elapsed_ns);
+            step.figures.predictions = result.map(|(_, predictions)| predictions);
+            step
+        };
+        throughput(&results.iter().map(step).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_rate_is_of_the_time_since_the_result_before() {
+        // The first result has none before it; a step without a result counts for nothing.
+        let told =
+            rates(&[Some((5_000_000, 10)), None, Some((6_000_000, 10)), Some((8_000_000, 10))]);
+        assert_eq!(told, [None, None, Some(10_000.0), Some(5_000.0)]);
+    }
+
+    #[test]
+    fn results_that_were_told_together_have_the_rate_of_a_hundredth_of_the_run() {
+        // 1000 steps of a millisecond, told ten at a time within a nanosecond each.
+        let step = |number: u64| Some((number / 10 * 10_000_000 + number % 10, 64));
+        let told = rates(&(0..1000).map(step).collect::<Vec<_>>());
+        let (slow, fast) = told.iter().flatten().fold((f64::MAX, 0.0), |(slow, fast), &rate| {
+            (f64::min(slow, rate), f64::max(fast, rate))
+        });
+        assert!(slow >= 64_000.0 * 0.09 && fast <= 64_000.0 * 2.0, "{slow} to {fast}");
+    }
+
+    #[test]
+    fn times_that_go_back_give_no_rate() {
+        assert_eq!(rates(&[Some((9, u64::MAX)), Some((3, u64::MAX)), Some((3, 1))]), [None; 3]);
+    }
 }

@@ -45,6 +45,15 @@ fn peaks_and_axes_are_labelled() {
 }
 
 #[test]
+fn the_legend_names_the_sizes_that_there_are_and_no_others() {
+    let svg = draw(&plan(), "a step");
+    for label in ["by its size", ">to 16 MiB<", ">the memory that the step takes<"] {
+        assert!(svg.contains(label), "{label}");
+    }
+    assert!(!svg.contains("KiB<") && !svg.contains(">more<"), "{svg}");
+}
+
+#[test]
 fn the_picture_is_well_formed_whatever_the_title() {
     let svg = draw(&plan(), "a < b & \"c\" > d");
     let mut open = Vec::new();

@@ -74,6 +74,7 @@ class StepMap {
         context.strokeRect(x, y, w, h);
       }
     }
+    this.draw_plan(context, box, y_of);
     const peak = x_of(this.kind.peak_moment);
     context.strokeStyle = shade_accent;
     context.setLineDash([4, 3]);
@@ -136,6 +137,10 @@ class StepMap {
       hatch(context, [box.x, visible_y, box.width, visible], shade_soft, band.step, band.back);
       if (visible > 16) label(context, band.name, box.x + 6, visible_y + visible / 2 + 4);
     }
+  }
+
+  // The frame of the plan, over its buffers.
+  draw_plan(context, box, y_of) {
     if (this.layout === 'planned' || (this.layout === 'recorded' && this.kind.mode && this.kind.mode !== 'bump')) {
       const from = this.columns.begin, y = y_of(from + this.kind.plan_bytes), height = y_of(from) - y;
       context.strokeStyle = shade_text;

@@ -104,6 +104,7 @@ fn every_number_of_the_page_is_the_recording_s(#[case] name: &str) {
 
     let steps = &data["steps"];
     assert_eq!(steps["name"].as_array().unwrap().len(), recording.steps.len());
+    let mut result_before = None;
     for (place, step) in recording.steps.iter().enumerate() {
         let of = |column: &str| steps[column][place].clone();
         let figures = &step.figures;
@@ -120,9 +121,14 @@ fn every_number_of_the_page_is_the_recording_s(#[case] name: &str) {
         assert_eq!(of("deviations").as_u64(), figures.deviations);
         assert_eq!(of("failed").as_str(), figures.failed.as_deref());
         assert_eq!(of("loss").as_f64(), figures.loss);
-        let rate = figures.predictions.zip(figures.elapsed_ns);
-        let rate = rate.map(|(predictions, elapsed)| predictions as f64 / (elapsed as f64 / 1e9));
+        // The times are since the begin of the file.
+        let rate = figures.predictions.zip(figures.elapsed_ns).zip(result_before);
+        let rate = rate.map(|((predictions, now), before): (_, u64)| {
+            assert!(now > before, "the file's results have their order");
+            predictions as f64 * 1e9 / (now - before) as f64
+        });
         assert_eq!(of("throughput").as_f64().map(f64::round), rate.map(f64::round));
+        result_before = figures.elapsed_ns.or(result_before);
     }
 
     let kinds = data["kinds"].as_array().unwrap();
