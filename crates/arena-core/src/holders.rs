@@ -91,6 +91,7 @@ pub(crate) fn record_facts(log: &StepLog, asked: (Site, u64)) -> RecordFacts {
             StepEvent::Drop { offset_bytes } => {
                 live.remove(&offset_bytes);
             }
+            StepEvent::Tag { .. } => {}
             StepEvent::Open { .. } => depth += 1,
             StepEvent::Close => {
                 live.retain(|_, (_, _, of)| *of < depth);

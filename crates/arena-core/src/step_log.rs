@@ -31,6 +31,11 @@ pub enum StepEvent {
         /// Its name.
         name: &'static str,
     },
+    /// The program named what it asks for from here on: until the next tag, or the end of the scope.
+    Tag {
+        /// The name.
+        name: &'static str,
+    },
     /// A scope was closed.
     Close,
     /// A scope ended together with the scope around it, because its guard was forgotten. Its live buffers

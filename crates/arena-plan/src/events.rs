@@ -3,6 +3,7 @@
 //! `docs/reading-memory.md` has the format. The loop hands over the record of each step and does not wait: where the
 //! writer is behind, steps and results are left out, and counted.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -251,6 +252,8 @@ enum Line<'l> {
         alignment_bytes: u64,
         site: String,
         #[serde(skip_serializing_if = "Option::is_none")]
+        tag: Option<&'l str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         last_use: Option<usize>,
         #[serde(skip_serializing_if = "Option::is_none")]
         last_site: Option<String>,
@@ -258,6 +261,10 @@ enum Line<'l> {
     Drop {
         step: u64,
         id: usize,
+    },
+    Tag {
+        step: u64,
+        tag: &'l str,
     },
     Close {
         step: u64,
@@ -326,7 +333,9 @@ fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
     }
     .write(to)?;
     let (mut depth, mut id) = (0, 0);
-    let mut live = std::collections::HashMap::new();
+    let mut live = HashMap::new();
+    // Of the open scopes.
+    let mut tags: Vec<Option<&str>> = Vec::new();
     for event in log.events() {
         match *event {
             StepEvent::Alloc { offset_bytes, bytes, alignment } => {
@@ -341,6 +350,7 @@ fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
                     bytes,
                     alignment_bytes: alignment.bytes(),
                     site: request.call_site.to_string(),
+                    tag: tags.last().copied().flatten(),
                     // It came before that event of the record, so after the one before that.
                     last_use: request.last_use.map(|last| last.before_event.saturating_sub(1)),
                     last_site: request.last_use.map(|last| last.call_site.to_string()),
@@ -356,6 +366,7 @@ fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
             // The root's is the line `step`, and its close the line `end`.
             StepEvent::Open { name } => {
                 depth += 1;
+                tags.push(tags.last().copied().flatten());
                 if depth > 1 {
                     Line::Open { step, scope: name, depth }.write(to)?;
                 }
@@ -365,10 +376,18 @@ fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
                     Line::Close { step, depth }.write(to)?;
                 }
                 depth -= 1;
+                tags.pop();
             }
             StepEvent::Merge => {
                 Line::Merge { step, depth }.write(to)?;
                 depth -= 1;
+                tags.pop();
+            }
+            StepEvent::Tag { name } => {
+                if let Some(tag) = tags.last_mut() {
+                    *tag = Some(name).filter(|name| !name.is_empty());
+                }
+                Line::Tag { step, tag: name }.write(to)?;
             }
             _ => {}
         }

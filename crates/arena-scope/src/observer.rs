@@ -92,12 +92,9 @@ impl Observer {
     pub(crate) fn report(&self, mut seen: Vec<&Watched>) -> SteadyState {
         seen.retain(|watched| watched.was_seen());
         seen.sort_unstable_by_key(|watched| watched.number);
-        // A step that most of the run is in, and that does not come again, holds the run's loop.
-        let of_requests = |watched: &&&Watched| watched.reference.requests().len() as u64;
-        let is_the_run = |watched: &&&Watched| {
-            watched.figures.steps == 1 && 2 * of_requests(watched) > self.requests
-        };
-        let run = seen.iter().find(is_the_run);
+        // One step in which most requests of the run were made holds the run's loop.
+        let requests = |watched: &Watched| watched.reference.requests().len() as u64;
+        let run = seen.iter().find(|watched| 2 * requests(watched) > self.requests);
         let growth = run.and_then(|run| growth::growth(run.figures.key, &run.reference));
         SteadyState {
             kinds: seen.into_iter().map(|watched| watched.figures.clone()).collect(),
@@ -202,8 +199,8 @@ impl Observer {
     }
 }
 
-/// Where a step's requests first differ from the first step's. Drops do not count: they decide no address
-/// of a bump.
+/// Where a step's requests first differ from the first step's. Drops and tags do not count: they decide no address of a
+/// bump.
 fn first_difference(expected: &StepLog, found: &StepLog) -> DivergenceAt {
     let (mut expected, mut found) = (requests(expected), requests(found));
     let mut request = 0;
@@ -219,5 +216,7 @@ fn first_difference(expected: &StepLog, found: &StepLog) -> DivergenceAt {
 }
 
 fn requests(log: &StepLog) -> impl Iterator<Item = StepEvent> {
-    log.events().iter().copied().filter(|event| !matches!(event, StepEvent::Drop { .. }))
+    let others =
+        |event: &StepEvent| matches!(event, StepEvent::Drop { .. } | StepEvent::Tag { .. });
+    log.events().iter().copied().filter(move |event| !others(event))
 }

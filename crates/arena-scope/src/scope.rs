@@ -494,6 +494,26 @@ impl<'s, D: Device> Scope<'s, '_, D> {
         self.depth
     }
 
+    /// Names what this scope asks for from here on, until the next tag or the scope's end. Inner scopes begin with the
+    /// tag of the scope around them. An empty name ends the tag. It is written into the record of the step, and does
+    /// nothing in a step that is not [recorded](crate::Arena::record).
+    ///
+    /// ```
+    /// # use arena_scope::{Arena, ByteSize, Host, record::StepEvent};
+    /// # let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(4)).build()?;
+    /// arena.record(None);
+    /// arena.scope(|step| {
+    ///     step.tag("activations");
+    ///     step.alloc::<f32>(8).map(drop)
+    /// })?;
+    /// let log = arena.last_recorded().expect("it is recorded");
+    /// assert_eq!(log.events()[1], StepEvent::Tag { name: "activations" });
+    /// # arena_scope::Ok(())
+    /// ```
+    pub fn tag(&self, name: &'static str) {
+        self.state.steps.tag(name);
+    }
+
     /// The figures of the arena now.
     ///
     /// ```

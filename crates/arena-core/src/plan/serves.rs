@@ -32,7 +32,7 @@ impl SlotTable {
         };
         for event in events {
             match *event {
-                StepEvent::Alloc { bytes: 0, .. } => {}
+                StepEvent::Alloc { bytes: 0, .. } | StepEvent::Tag { .. } => {}
                 StepEvent::Alloc { offset_bytes, bytes, alignment } => {
                     let as_planned = counters.alloc(bytes, alignment, u64::MAX);
                     let placed =

@@ -222,6 +222,15 @@ impl<D: Device> Steps<D> {
         self.log_event(StepEvent::Open { name: label });
     }
 
+    /// Names what is asked for from here on, in the record of the step, if there is one.
+    #[cold]
+    pub fn tag(&self, name: &'static str) {
+        if self.log.borrow().is_some() {
+            self.note_detached_drops(None);
+            self.log_event(StepEvent::Tag { name });
+        }
+    }
+
     pub(super) fn log_event(&self, event: StepEvent) {
         if let Some(log) = self.log.borrow_mut().as_mut() {
             log.push(event);

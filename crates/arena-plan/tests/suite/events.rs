@@ -69,6 +69,33 @@ fn a_step_is_written_once_and_a_replay_which_has_no_record_is_counted() {
 }
 
 #[test]
+fn a_tag_is_of_the_requests_behind_it_until_the_end_of_its_scope() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut arena = recorded(Host::new());
+    let mut events = EventWriter::create(&path, &arena).unwrap();
+    arena
+        .scope_with(TRAIN, |step| {
+            step.tag("forward");
+            step.scope(|inner| {
+                inner.alloc::<u8>(1)?;
+                inner.tag("attention");
+                inner.alloc::<u8>(1).map(drop)
+            })?;
+            step.alloc::<u8>(1)?;
+            step.tag("");
+            step.alloc::<u8>(1).map(drop)
+        })
+        .unwrap();
+    events.step(&arena, TRAIN);
+    events.finish().unwrap();
+    let lines = lines_of(&path);
+    let of_requests = lines.iter().filter(|line| line["op"] == "alloc").map(|line| &line["tag"]);
+    let [forward, attention] = ["forward", "attention"].map(Value::from);
+    assert_eq!(of_requests.collect::<Vec<_>>(), [&forward, &attention, &forward, &Value::Null]);
+}
+
+#[test]
 fn an_arena_that_is_not_recorded_has_every_step_counted_as_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.jsonl");

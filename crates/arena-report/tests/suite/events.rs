@@ -211,3 +211,52 @@ fn an_arena_s_own_events_have_its_figures() {
         assert_eq!((a.last_use(), a.dropped()), (Some(8), Some(9)), "promoted behind the block");
     }
 }
+
+#[test]
+fn a_tag_is_of_the_requests_behind_it_until_the_next_or_the_end_of_its_scope() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut arena = Arena::builder(Host::new()).capacity(ByteSize::kib(64)).build().unwrap();
+    let key = StepKey::named("train");
+    let step = |arena: &mut Arena| {
+        arena.scope_with(key, |step| {
+            let a = step.alloc_zeroed::<u8>(1)?;
+            step.tag("forward");
+            let b = step.alloc_zeroed::<u8>(2)?;
+            step.scope(|inner| {
+                inner.alloc_zeroed::<u8>(3)?;
+                inner.tag("attention");
+                inner.alloc_zeroed::<u8>(4).map(drop)
+            })?;
+            drop((a, b));
+            let c = step.alloc_zeroed::<u8>(5)?;
+            step.tag("");
+            step.alloc_zeroed::<u8>(6)?;
+            c.view().to_vec().map(drop)
+        })
+    };
+    step(&mut arena).unwrap(); // Not recorded: tags do nothing.
+    arena.record(None);
+    let mut events = EventWriter::create(&path, &arena).unwrap();
+    step(&mut arena).unwrap();
+    events.step(&arena, key);
+    assert_eq!(events.finish().unwrap(), Lost::default());
+    let read = arena_report::read(&path).unwrap();
+    let tags: Vec<_> = read.steps[0]
+        .buffers
+        .iter()
+        .map(|buffer| (buffer.bytes(), buffer.tag().map(|tag| read.names.get(tag))))
+        .collect();
+    let (forward, attention) = (Some("forward"), Some("attention"));
+    assert_eq!(
+        tags,
+        [(1, None), (2, forward), (3, forward), (4, attention), (5, forward), (6, None)]
+    );
+    // Tags are lines of the step: uses are counted in lines. The fifth buffer was read at the end.
+    let fifth = read.steps[0].buffers[4];
+    assert!(
+        fifth.last_use().is_some_and(|use_| use_ > read.steps[0].buffers[5].birth()),
+        "{fifth:?}"
+    );
+    assert_eq!(fifth.dropped(), Some(read.steps[0].moments - 2));
+}
