@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::panic::Location;
+use std::time::Instant;
 
 use crate::bytes::Alignment;
 use crate::uses::{Finder, RecordedRequest, Recording};
@@ -44,18 +45,28 @@ pub enum StepEvent {
 }
 
 /// Events in order. A log that is cleared and used again allocates nothing for a step that is not longer than
-/// the last one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// the last one. Two logs are equal if the same was done at the same places, at whatever times.
+#[derive(Debug, Clone, Default)]
 pub struct StepLog {
     events: Vec<StepEvent>,
+    /// Of the events that are no requests and no drops: two readings of a clock take longer than such a pair.
+    times: Vec<Instant>,
     recording: Recording,
 }
+
+impl PartialEq for StepLog {
+    fn eq(&self, other: &Self) -> bool {
+        self.events == other.events && self.recording == other.recording
+    }
+}
+
+impl Eq for StepLog {}
 
 impl StepLog {
     /// An empty log, which allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { events: Vec::new(), recording: Recording::new() }
+        Self { events: Vec::new(), times: Vec::new(), recording: Recording::new() }
     }
 
     /// Whether it has no event.
@@ -70,6 +81,12 @@ impl StepLog {
         &self.events
     }
 
+    /// When the host came to each event that is neither a request nor a drop, in their order.
+    #[must_use]
+    pub fn times(&self) -> &[Instant] {
+        &self.times
+    }
+
     /// Where each request was made and its buffer used last, in the order of the [`StepEvent::Alloc`]s.
     ///
     /// The handle of a buffer is usually dropped where it goes out of scope, which is no call, so a drop has no
@@ -82,18 +99,22 @@ impl StepLog {
     /// The host memory that it takes.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
-        (self.events.capacity() * size_of::<StepEvent>()) as u64 + self.recording.host_bytes()
+        let own = self.events.capacity() * size_of::<StepEvent>()
+            + self.times.capacity() * size_of::<Instant>();
+        own as u64 + self.recording.host_bytes()
     }
 
     /// Forgets everything and keeps the room for it.
     pub fn clear(&mut self) {
         self.events.clear();
+        self.times.clear();
         self.recording.clear();
     }
 
     /// A step begins; this finds out whom its uses are of.
     pub(crate) fn begin(&mut self) -> Finder {
         self.events.clear();
+        self.times.clear();
         self.recording.begin()
     }
 
@@ -122,6 +143,9 @@ impl StepLog {
     }
 
     pub(crate) fn push(&mut self, event: StepEvent) {
+        if !matches!(event, StepEvent::Alloc { .. } | StepEvent::Drop { .. }) {
+            self.times.push(Instant::now());
+        }
         self.events.push(event);
     }
 }

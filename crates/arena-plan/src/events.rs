@@ -94,7 +94,6 @@ struct Step {
     signature: Option<StepSignature>,
     high_water_bytes: u64,
     stats: Stats,
-    time_ns: u64,
 }
 
 impl EventWriter {
@@ -112,13 +111,14 @@ impl EventWriter {
             capacity_bytes: stats.capacity_bytes,
             mark_bytes: stats.mark_bytes,
         };
+        let began = Instant::now();
         let mut file = BufWriter::new(File::create(path).map_err(failed)?);
         begin.write(&mut file).map_err(failed)?;
         let (sender, receiver) = sync_channel(MOST_WAITING);
         let thread = thread::Builder::new().name("arena events".to_owned());
-        let writer = thread.spawn(move || write_all(&receiver, file)).map_err(failed)?;
+        let writer = thread.spawn(move || write_all(&receiver, began, file)).map_err(failed)?;
         Ok(Self {
-            began: Instant::now(),
+            began,
             path: path.to_owned(),
             sender: Some(sender),
             writer: Some(writer),
@@ -127,10 +127,6 @@ impl EventWriter {
             lost: Lost::default(),
             lost_in_all: Lost::default(),
         })
-    }
-
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Steps told so far: the number of the next.
@@ -157,7 +153,6 @@ impl EventWriter {
             signature: arena.last_step_signature(),
             high_water_bytes: arena.last_step_high_water_bytes(),
             stats: arena.stats(),
-            time_ns: self.now_ns(),
         });
         if step.is_some_and(|step| self.has_room_for(Message::Step(Box::new(step)))) {
             self.lost = Lost::default();
@@ -170,7 +165,7 @@ impl EventWriter {
 
     /// What the program knows of the step of this number. It is left out and counted if the writer is behind.
     pub fn result(&mut self, step: u64, loss: f32, predictions: u64) {
-        let elapsed_ns = self.now_ns();
+        let elapsed_ns = since(self.began, Instant::now());
         if !self.has_room_for(Message::Result { step, loss, predictions, elapsed_ns }) {
             self.lost.results += 1;
             self.lost_in_all.results += 1;
@@ -238,11 +233,13 @@ enum Line<'l> {
         mode: &'l str,
         start_bytes: u64,
         kept_floor_bytes: u64,
+        time_ns: u64,
     },
     Open {
         step: u64,
         scope: &'l str,
         depth: u32,
+        time_ns: u64,
     },
     Alloc {
         step: u64,
@@ -265,14 +262,17 @@ enum Line<'l> {
     Tag {
         step: u64,
         tag: &'l str,
+        time_ns: u64,
     },
     Close {
         step: u64,
         depth: u32,
+        time_ns: u64,
     },
     Merge {
         step: u64,
         depth: u32,
+        time_ns: u64,
     },
     End {
         step: u64,
@@ -303,10 +303,19 @@ impl Line<'_> {
     }
 }
 
-fn write_all(messages: &Receiver<Message>, mut to: BufWriter<File>) -> io::Result<()> {
+/// The time of something, in nanoseconds from the begin of the file.
+fn since(began: Instant, time: Instant) -> u64 {
+    u64::try_from(time.saturating_duration_since(began).as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn write_all(
+    messages: &Receiver<Message>,
+    began: Instant,
+    mut to: BufWriter<File>,
+) -> io::Result<()> {
     for message in messages {
         match &message {
-            Message::Step(step) => write_step(step, &mut to)?,
+            Message::Step(step) => write_step(step, began, &mut to)?,
             &Message::Result { step, loss, predictions, elapsed_ns } => {
                 Line::Result { step, loss, predictions, elapsed_ns }.write(&mut to)?;
             }
@@ -317,12 +326,14 @@ fn write_all(messages: &Receiver<Message>, mut to: BufWriter<File>) -> io::Resul
     to.flush()
 }
 
-fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
+fn write_step(told: &Step, began: Instant, to: &mut impl Write) -> io::Result<()> {
     let Step { number: step, log, stats, key, .. } = told;
     let step = *step;
     if told.lost != Lost::default() {
         Line::Lost(told.lost).write(to)?;
     }
+    // Of the events that are neither requests nor drops.
+    let mut times = log.times().iter().map(|time| since(began, *time));
     Line::Step {
         step,
         key: key.name,
@@ -330,9 +341,10 @@ fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
         mode: if told.is_planned { "planned" } else { "bump" },
         start_bytes: stats.mark_bytes,
         kept_floor_bytes: stats.capacity_bytes - stats.kept_bytes,
+        time_ns: times.clone().next().unwrap_or(0),
     }
     .write(to)?;
-    let (mut depth, mut id) = (0, 0);
+    let (mut depth, mut id, mut time_ns) = (0, 0, 0);
     let mut live = HashMap::new();
     // Of the open scopes.
     let mut tags: Vec<Option<&str>> = Vec::new();
@@ -365,36 +377,40 @@ fn write_step(told: &Step, to: &mut impl Write) -> io::Result<()> {
             }
             // The root's is the line `step`, and its close the line `end`.
             StepEvent::Open { name } => {
+                time_ns = times.next().unwrap_or(time_ns);
                 depth += 1;
                 tags.push(tags.last().copied().flatten());
                 if depth > 1 {
-                    Line::Open { step, scope: name, depth }.write(to)?;
+                    Line::Open { step, scope: name, depth, time_ns }.write(to)?;
                 }
             }
             StepEvent::Close => {
+                time_ns = times.next().unwrap_or(time_ns);
                 if depth > 1 {
-                    Line::Close { step, depth }.write(to)?;
+                    Line::Close { step, depth, time_ns }.write(to)?;
                 }
                 depth -= 1;
                 tags.pop();
             }
             StepEvent::Merge => {
-                Line::Merge { step, depth }.write(to)?;
+                time_ns = times.next().unwrap_or(time_ns);
+                Line::Merge { step, depth, time_ns }.write(to)?;
                 depth -= 1;
                 tags.pop();
             }
             StepEvent::Tag { name } => {
+                time_ns = times.next().unwrap_or(time_ns);
                 if let Some(tag) = tags.last_mut() {
                     *tag = Some(name).filter(|name| !name.is_empty());
                 }
-                Line::Tag { step, tag: name }.write(to)?;
+                Line::Tag { step, tag: name, time_ns }.write(to)?;
             }
             _ => {}
         }
     }
     Line::End {
         step,
-        time_ns: told.time_ns,
+        time_ns,
         high_water_bytes: told.high_water_bytes,
         used_bytes: stats.used_bytes,
         committed_bytes: stats.committed_bytes,

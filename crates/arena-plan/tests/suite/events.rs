@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use arena_plan::{EventWriter, Lost};
 use arena_scope::device::Deferred;
@@ -93,6 +94,48 @@ fn a_tag_is_of_the_requests_behind_it_until_the_end_of_its_scope() {
     let of_requests = lines.iter().filter(|line| line["op"] == "alloc").map(|line| &line["tag"]);
     let [forward, attention] = ["forward", "attention"].map(Value::from);
     assert_eq!(of_requests.collect::<Vec<_>>(), [&forward, &attention, &forward, &Value::Null]);
+}
+
+#[test]
+fn times_go_on_from_the_begin_of_the_file_through_scopes_to_the_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut arena = recorded(Host::new());
+    let mut events = EventWriter::create(&path, &arena).unwrap();
+    let pause = || thread::sleep(Duration::from_millis(2));
+    for _ in 0..2 {
+        pause();
+        arena
+            .scope_with(TRAIN, |step| {
+                pause();
+                step.scope(|inner| {
+                    inner.alloc::<u8>(1)?;
+                    pause();
+                    inner.tag("later");
+                    pause();
+                    arena_scope::Ok(())
+                })
+            })
+            .unwrap();
+        let step = events.step(&arena, TRAIN);
+        pause();
+        events.result(step, 0.0, 1);
+    }
+    events.finish().unwrap();
+    let lines = lines_of(&path);
+    let timed = lines.iter().filter_map(|line| {
+        let time = line["time_ns"].as_u64().or(line["elapsed_ns"].as_u64());
+        Some((line["op"].as_str().unwrap(), time?))
+    });
+    let (ops, times): (Vec<_>, Vec<_>) = timed.unzip();
+    assert_eq!(ops, ["step", "open", "tag", "close", "end", "result"].repeat(2));
+    let mut before = 0;
+    for (op, time) in ops.into_iter().zip(times) {
+        // The inner scope is the last thing of the step.
+        let least = if op == "end" { 0 } else { 2_000_000 };
+        assert!(time >= before + least, "{op} at {time} after {before}");
+        before = time;
+    }
 }
 
 #[test]
