@@ -104,12 +104,11 @@ pub(crate) fn record_facts(log: &StepLog, asked: (Site, u64)) -> RecordFacts {
         }
     }
     requests.push(asked);
-    // A loop that drops its buffers holds nothing.
-    let is_held = 2 * live.len() >= requests.len();
     RecordFacts {
         largest_site: largest.map(|(_, site)| site),
         holders: holders(live.values().map(|(site, bytes, _)| (*site, *bytes, 0))),
-        repeats: repeats(&requests).filter(|_| is_held),
+        // The same request fitted before, so something has grown since.
+        repeats: repeats(&requests),
     }
 }
 
