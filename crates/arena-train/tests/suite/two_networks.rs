@@ -15,7 +15,7 @@ use arena_train::decoder::{Decoder, DecoderConfig};
 use arena_train::model::Cnn;
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{Evaluation, Per, RunConfig, TRAIN, Trainer};
+use arena_train::training::{Evaluation, Per, RunConfig, Share, TRAIN, Trainer};
 use arena_train::{checkpoint, planning};
 use rstest::rstest;
 
@@ -42,6 +42,7 @@ fn gpt_config(network: DecoderConfig) -> RunConfig<DecoderConfig> {
         epochs: 2,
         batch: 4,
         accumulate: 1,
+        share: Share::WHOLE,
         warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,
