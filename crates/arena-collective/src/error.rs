@@ -26,7 +26,7 @@ pub enum CollectiveError {
     },
     /// Not all ranks came together in time: some hang, or have ended.
     #[error(
-        "rank {rank} of {size} waited {} s for a {call}, number {number}{}",
+        "rank {rank} of {size} waited {} s for {call}, number {number}{}",
         waited.as_secs_f32(),
         missing(missing_ranks)
     )]

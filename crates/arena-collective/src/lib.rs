@@ -1,6 +1,7 @@
 //! Ranks: the processes of one training run, each with an arena on a device of its own.
 //!
-//! What they do together is a [`Collective`], for which there are engines: `Mpi` for host memory, with the feature `mpi`.
+//! What they do together is a [`Collective`], for which there are engines: [`Local`] for ranks that are threads, and `Mpi`
+//! for host memory, with the feature `mpi`.
 //! The gradients of a rank are one block of its arena, so a step is one [all-reduce](Collective::all_reduce_sum). [`gather`]
 //! tells every rank what every other one found, or which one failed, and why.
 //!
@@ -11,6 +12,7 @@
 
 mod error;
 mod gather;
+mod local;
 #[cfg(feature = "mpi")]
 mod on_mpi;
 
@@ -20,6 +22,7 @@ use arena_scope::{Device, View, ViewMut};
 
 pub use error::{CollectiveError, RankError};
 pub use gather::{Found, gather};
+pub use local::Local;
 #[cfg(feature = "mpi")]
 pub use on_mpi::Mpi;
 

@@ -139,7 +139,10 @@ impl Collective<Host> for Mpi {
         self.count();
         request::scope(|scope| {
             let sum = SystemOperation::sum();
-            self.wait("all-reduce", self.world.immediate_all_reduce_into(scope, from, into, sum));
+            self.wait(
+                "an all-reduce",
+                self.world.immediate_all_reduce_into(scope, from, into, sum),
+            );
         });
         Ok(())
     }
@@ -153,13 +156,15 @@ impl Collective<Host> for Mpi {
         let root = i32::try_from(root).ok().filter(|root| *root < self.world.size());
         let root = self.world.process_at_rank(root.ok_or_else(refused)?);
         self.count();
-        request::scope(|scope| self.wait("broadcast", root.immediate_broadcast_into(scope, bytes)));
+        request::scope(|scope| {
+            self.wait("a broadcast", root.immediate_broadcast_into(scope, bytes))
+        });
         Ok(())
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
         self.count();
-        self.wait("barrier", self.world.immediate_barrier());
+        self.wait("a barrier", self.world.immediate_barrier());
         Ok(())
     }
 

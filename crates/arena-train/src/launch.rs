@@ -124,13 +124,22 @@ impl<D: Device> Ranks<D> {
         Ok(())
     }
 
+    /// Waits until every process has come to its end. A launcher ends the others when one ends with a failure.
+    pub fn finish(&self) {
+        // Who does not come has an error of its own.
+        let _ = self.engine.barrier();
+    }
+
     /// What to say of an error of this process that ends it, in words for people. The others are told, if they wait for this
     /// one to be ready. Where they are past that, and have not met the same error, they are ended with it.
     #[must_use]
     pub fn end(&self, error: &anyhow::Error) -> String {
         let text = format!("{error:#}");
         if !self.has_agreed.get() {
-            return self.agree(Err(text)).map_or_else(|told| told.to_string(), |()| String::new());
+            let told =
+                self.agree(Err(text)).map_or_else(|told| told.to_string(), |()| String::new());
+            self.finish();
+            return told;
         }
         let is_shared = |error: &TrainError| {
             matches!(error, TrainError::Rank(_) | TrainError::NotFinite { .. })
@@ -139,6 +148,7 @@ impl<D: Device> Ranks<D> {
             tell(format_args!("arena-train: rank {}: {text}", self.engine.rank()));
             self.engine.abort();
         }
+        self.finish();
         text
     }
 }

@@ -85,7 +85,13 @@ fn on_the_host(arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
         let backend = HostBackend::new(threads);
         let ended = train_model(arguments, Host::new(), backend, ranks.as_ref(), stop);
         match ranks {
-            Some(ranks) => ended.map_err(|error| anyhow::Error::msg(ranks.end(&error))),
+            Some(ranks) => match ended {
+                Ok(code) => {
+                    ranks.finish();
+                    Ok(code)
+                }
+                Err(error) => Err(anyhow::Error::msg(ranks.end(&error))),
+            },
             None => ended,
         }
     })

@@ -186,6 +186,9 @@ impl<N: Network> Trainer<N> {
         mut report: impl FnMut(&StepReport),
         mut save: impl FnMut(&N, u64),
     ) -> Result<Trained, TrainError> {
+        // Ranks stop when all of them have heard of it.
+        let (asked, all_know) = (stop, AtomicBool::new(false));
+        let stop = if self.ranks.is_some() { &all_know } else { asked };
         let steps_per_epoch = self.config.steps_per_epoch(data);
         let (steps_in_all, last_step) =
             (self.config.steps_in_all(data), self.config.last_step(data));
@@ -242,7 +245,7 @@ impl<N: Network> Trainer<N> {
                     for examples in order.steps().skip(first) {
                         let library_before = heap::library_allocations();
                         let key = self.key(data, examples);
-                        let (loss, closed) = self.minibatch(data, examples, stop);
+                        let (loss, closed) = self.minibatch(data, examples, (asked, stop));
                         let library = heap::library_allocations() - library_before;
                         done.library_allocations_per_step =
                             done.library_allocations_per_step.max(library);
@@ -291,14 +294,14 @@ impl<N: Network> Trainer<N> {
         &mut self,
         data: &N::Data,
         examples: &[u32],
-        stop: &AtomicBool,
+        (asked, stop): (&AtomicBool, &AtomicBool),
     ) -> (Option<f32>, Result<(), TrainError>) {
         let key = self.key(data, examples);
         let Self { config, arena, model, run, step, ranks, .. } = self;
         let came = ranks.as_ref().map_or(0, Ranks::came);
         let mut done = None;
         let mut ended = arena.scope_with(options(run.as_ref(), key), |scope| {
-            let ranks = (ranks.as_mut(), stop);
+            let ranks = ranks.as_mut().map(|ranks| (ranks, asked, stop));
             done = Some(train_step(scope, model, config, data, examples, step, ranks)?);
             Ok(())
         });
@@ -311,7 +314,7 @@ impl<N: Network> Trainer<N> {
                 }
                 // The others wait in this step, or in the next one.
                 Err(error) if ranks.came() == came || done.is_some() => {
-                    Err(ranks.fail(parameters, error, stop))
+                    Err(ranks.fail(parameters, error))
                 }
                 failed => failed,
             };
@@ -338,8 +341,7 @@ impl<N: Network> Trainer<N> {
         let Self { config, arena, model, run, step, .. } = self;
         arena.scope_with(options(run.as_ref(), EPOCH), |scope| {
             for examples in order.steps().skip(first) {
-                let alone = (None, &AtomicBool::new(false));
-                let loss = train_step(scope, model, config, data, examples, step, alone)?;
+                let loss = train_step(scope, model, config, data, examples, step, None)?;
                 let is_over =
                     after_step(*step, loss, N::predictions(data, examples), scope.stats());
                 save(model, *step);

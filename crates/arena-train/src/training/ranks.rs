@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arena_collective::{Collective, RankError, gather};
 use arena_scope::record::StepEvent;
@@ -52,18 +51,18 @@ impl<D: Device> Ranks<D> {
         self.came
     }
 
-    /// Adds up the gradients of all ranks and returns their mean loss. `mine` is how this rank's part went. If it failed on
-    /// any rank, every rank returns which one, and why; if one was asked to stop, `stop` is set on all of them.
+    /// Adds up the gradients of all ranks. Returns their mean loss, and whether one of them is asked to stop, as this one
+    /// `is_asked`. `mine` is how this rank's part went. If it failed on any rank, every rank returns which one, and why.
     pub(super) fn add_up(
         &mut self,
         parameters: &mut Parameters<D>,
         mine: Result<(), TrainError>,
-        stop: &AtomicBool,
-    ) -> Result<f32, TrainError> {
+        is_asked: bool,
+    ) -> Result<(f32, bool), TrainError> {
         let state = match &mine {
             Err(_) => FAILED,
             Ok(()) if self.has_changed => CHANGED,
-            Ok(()) if stop.load(Ordering::Relaxed) => STOPS,
+            Ok(()) if is_asked => STOPS,
             Ok(()) => 0.0,
         };
         if state > 0.0 {
@@ -76,24 +75,16 @@ impl<D: Device> Ranks<D> {
         if any(FAILED) {
             return Err(self.told(mine.map_err(|error| error.to_string())));
         }
-        if any(STOPS) {
-            stop.store(true, Ordering::Relaxed);
-        }
         self.compare_again = any(CHANGED);
-        Ok(*loss)
+        Ok((*loss, any(STOPS)))
     }
 
     /// Tells the others, which are in a step, that this rank failed; returns what all of them return.
-    pub(super) fn fail(
-        &mut self,
-        parameters: &mut Parameters<D>,
-        error: TrainError,
-        stop: &AtomicBool,
-    ) -> TrainError {
+    pub(super) fn fail(&mut self, parameters: &mut Parameters<D>, error: TrainError) -> TrainError {
         match error {
             // All ranks have met these.
             TrainError::Rank(_) | TrainError::Collective(_) | TrainError::NotFinite { .. } => error,
-            _ => self.add_up(parameters, Err(error), stop).err().unwrap_or(TrainError::NotAhead),
+            _ => self.add_up(parameters, Err(error), false).err().unwrap_or(TrainError::NotAhead),
         }
     }
 

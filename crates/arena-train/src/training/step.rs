@@ -1,6 +1,6 @@
 //! One step: its batches, one after the other, and the update.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arena_scope::Scope;
 
@@ -9,7 +9,8 @@ use super::ranks::Ranks;
 use crate::error::TrainError;
 use crate::network::{DeviceOf, Network};
 
-/// One step: load, forward, backward, update. Returns the mean loss of its examples.
+/// One step: load, forward, backward, update. Returns the mean loss of its examples. The ranks come with whether this one
+/// is asked to stop, and where it is left that one of them is.
 ///
 /// The loss is read before the update, which is the last thing that can fail, and is one call: so a step that fails
 /// here has moved nothing, and one that moved the parameters is counted.
@@ -20,13 +21,18 @@ pub(super) fn train_step<N: Network>(
     data: &N::Data,
     examples: &[u32],
     step: &mut u64,
-    (ranks, stop): (Option<&mut Ranks<DeviceOf<N>>>, &AtomicBool),
+    ranks: Option<(&mut Ranks<DeviceOf<N>>, &AtomicBool, &AtomicBool)>,
 ) -> Result<f32, TrainError> {
     let loss = if config.accumulate > 1 || config.share.is_part() {
         let mine = accumulate(scope, model, config, data, examples, *step);
         let parameters = model.parts_mut().1;
         match ranks {
-            Some(ranks) => ranks.add_up(parameters, mine, stop)?,
+            Some((ranks, asked, stop)) => {
+                let is_asked = asked.load(Ordering::Relaxed);
+                let (loss, stops) = ranks.add_up(parameters, mine, is_asked)?;
+                stop.store(stops, Ordering::Relaxed);
+                loss
+            }
             None => {
                 mine?;
                 parameters.summed_loss()?
