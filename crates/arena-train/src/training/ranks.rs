@@ -119,10 +119,7 @@ impl<D: Device> Ranks<D> {
         self.has_changed = false;
         let offset_bytes = parameters.sums_offset_bytes(arena.base_address());
         let mine = [part, signature, offset_bytes];
-        let found = match gather(&*self.engine, Ok(mine))? {
-            Ok(found) => found,
-            Err(failed) => return Err(failed.into()),
-        };
+        let found = gather(&*self.engine, Ok(mine))??;
         let pairs = (0..found.len()).flat_map(|rank| (0..rank).map(move |like| (like, rank)));
         let differs = |&(like, rank): &(usize, usize)| {
             let ([part, signature, offset], [its_part, its_signature, its_offset]) =

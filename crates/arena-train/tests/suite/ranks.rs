@@ -155,7 +155,7 @@ fn a_share_is_that_of_one_process_with_smaller_batches() {
     let parts = |batch, of| -> Vec<Vec<u32>> {
         (0..of).map(|rank| Share { rank, of }.part(&examples, batch).to_vec()).collect()
     };
-    assert_eq!(parts(10, 1), [examples.clone()]);
+    assert_eq!(parts(10, 1), [&examples[..]]);
     assert_eq!(parts(10, 2), [&examples[..5], &examples[5..]]);
     assert_eq!(parts(10, 3), [&examples[..4], &examples[4..8], &examples[8..]]);
     // The last batch of an epoch is short.
