@@ -32,10 +32,8 @@ struct Meeting {
     call: Option<Call>,
     /// What each rank brought, and whether it is here.
     parts: Vec<(Vec<u8>, bool)>,
-    /// Once all are here.
+    /// Of the last meeting. Each rank takes it before it comes to the next one, so no rank misses it.
     result: Vec<u8>,
-    /// Ranks that have not taken the result.
-    takers: usize,
     /// Why there is no meeting any more.
     broken: Option<CollectiveError>,
 }
@@ -86,7 +84,6 @@ impl Local {
             call: None,
             parts: (0..size).map(|_| (Vec::new(), false)).collect(),
             result: Vec::new(),
-            takers: 0,
             broken: None,
         };
         let shared = Shared { meeting: Mutex::new(meeting), changed: Condvar::new() };
@@ -143,8 +140,7 @@ impl Local {
 
     /// Brings a part, and takes the result when every rank has come.
     fn meet(&self, call: Call, part: &[u8], into: &mut [u8]) -> Result<(), CollectiveError> {
-        // The meeting before has to be over.
-        let mut meeting = self.wait(call, self.lock(), |meeting| meeting.takers == 0)?;
+        let mut meeting = self.wait(call, self.lock(), |_| true)?;
         let expected = *meeting.call.get_or_insert(call);
         if expected != call {
             let reason = format!("rank {} came for {call:?}, others for {expected:?}", self.rank);
@@ -162,10 +158,8 @@ impl Local {
             meeting.conclude(call);
             self.shared.changed.notify_all();
         }
-        let mut meeting = self.wait(call, meeting, |meeting| meeting.number > number)?;
+        let meeting = self.wait(call, meeting, |meeting| meeting.number > number)?;
         into.copy_from_slice(&meeting.result[..into.len()]);
-        meeting.takers -= 1;
-        self.shared.changed.notify_all();
         Ok(())
     }
 }
@@ -190,7 +184,6 @@ impl Meeting {
             Call::Barrier => {}
         }
         *number += 1;
-        self.takers = parts.len();
         self.call = None;
         parts.iter_mut().for_each(|(_, is_here)| *is_here = false);
     }

@@ -233,6 +233,18 @@ impl<D: Device> Parameters<D> {
         self.sums.as_ref().map_or(0, |(sums, _)| sums.buffer().address() - base_address)
     }
 
+    /// The values, the mean gradients of a step, and the optimizer's state.
+    fn to_update(
+        &mut self,
+    ) -> Result<(ViewMut<'_, f32, D>, View<'_, f32, D>, &mut State<D>), TrainError> {
+        let gradients = match &self.sums {
+            Some((sums, _)) if !self.has_ranks => sums,
+            _ => &self.gradients,
+        };
+        let gradients = gradients.whole().range(..self.values.layout().len())?;
+        Ok((self.values.whole_mut(), gradients, &mut self.state))
+    }
+
     /// Moves every parameter against its gradient, with the rate times `rate_factor`. `step` counts from 1.
     ///
     /// # Errors
@@ -244,13 +256,8 @@ impl<D: Device> Parameters<D> {
         step: u64,
         rate_factor: f32,
     ) -> Result<(), TrainError> {
-        let gradients = match &self.sums {
-            Some((sums, _)) if !self.has_ranks => sums,
-            _ => &self.gradients,
-        };
-        let gradients = gradients.whole().range(..self.values.layout().len())?;
-        let values = self.values.whole_mut();
-        match &mut self.state {
+        let (values, gradients, state) = self.to_update()?;
+        match state {
             State::Sgd(config, velocity) => {
                 let learning_rate = config.learning_rate * rate_factor;
                 let config = SgdConfig { learning_rate, ..*config };
@@ -295,13 +302,8 @@ impl<D: Device> Parameters<D> {
         backend: &B,
         rates: In<'_, B>,
     ) -> Result<(), TrainError> {
-        let gradients = match &self.sums {
-            Some((sums, _)) if !self.has_ranks => sums,
-            _ => &self.gradients,
-        };
-        let gradients = gradients.whole().range(..self.values.layout().len())?;
-        let values = self.values.whole_mut();
-        match &mut self.state {
+        let (values, gradients, state) = self.to_update()?;
+        match state {
             State::Sgd(config, velocity) => {
                 backend.sgd_scheduled(config, rates, values, gradients, velocity.whole_mut())
             }

@@ -40,6 +40,8 @@ struct Seen {
 #[derive(Debug, Clone, Copy, Default)]
 struct Odd {
     missing_bytes: u64,
+    /// It refuses a step without room before it begins.
+    knows_needs: bool,
     /// It is asked to stop after so many steps.
     stops_after: Option<u64>,
 }
@@ -59,6 +61,9 @@ fn train<N: Network<Backend = HostBackend>>(
     let mut arena = Arena::builder(Host::new()).capacity(capacity).build().unwrap();
     arena.record(None);
     let mut trainer = Trainer::<N>::on(arena, backend, config.clone()).unwrap();
+    if odd.knows_needs {
+        trainer.set_needs(run);
+    }
     let engine = rank.map(Rc::new);
     if let Some(engine) = &engine {
         trainer.set_ranks(Rc::clone(engine) as Rc<_>);
@@ -110,7 +115,7 @@ where
 }
 
 const fn same(_rank: u32) -> Odd {
-    Odd { missing_bytes: 0, stops_after: None }
+    Odd { missing_bytes: 0, knows_needs: false, stops_after: None }
 }
 
 /// The ranks compute what one process does with batches that are their parts.
@@ -126,6 +131,9 @@ where
     let expected = train::<N>(None, &alone, data, same(0));
     expected.ended.unwrap();
     assert!(expected.losses.len() > 3);
+    let whole = train::<N>(None, &RunConfig { steps: Some(1), ..config.clone() }, data, same(0));
+    let [first, of_whole] = [&expected, &whole].map(|seen| f32::from_bits(seen.losses[0]));
+    assert!((first - of_whole).abs() < 1e-5 * of_whole, "each part counts by its examples");
     let hits = |seen: &Option<Evaluation>| seen.unwrap().hits;
     for seen in &found {
         seen.ended.as_ref().unwrap();
@@ -189,10 +197,16 @@ fn assert_all_told(found: &[Seen], steps: u64, rank: u32, cause: &str) {
     }
 }
 
-#[test]
-fn a_rank_without_memory_is_named_on_every_rank_and_nothing_has_moved() {
+#[rstest]
+fn a_rank_without_memory_is_named_on_every_rank_and_nothing_has_moved(
+    #[values(false, true)] knows_needs: bool,
+) {
     let config = RunConfig { batch: 64, epochs: 1, ..cnn_config(64) };
-    let odd = |rank| Odd { missing_bytes: if rank == 2 { 1000 } else { 0 }, ..Odd::default() };
+    let odd = |rank| Odd {
+        missing_bytes: if rank == 2 { 1000 } else { 0 },
+        knows_needs,
+        ..Odd::default()
+    };
     let found = ranks::<Cnn<_>>(|_| config.clone(), |_| images(150), (3, LONG), odd);
     assert_all_told(&found, 0, 2, "out of arena memory");
 }
