@@ -129,7 +129,7 @@ where
     let parts = size as usize;
     let alone = RunConfig { batch: config.batch / parts, accumulate: parts, ..config.clone() };
     let expected = train::<N>(None, &alone, data, same(0));
-    expected.ended.unwrap();
+    expected.ended.as_ref().unwrap();
     assert!(expected.losses.len() > 3);
     let whole = train::<N>(None, &RunConfig { steps: Some(1), ..config.clone() }, data, same(0));
     let [first, of_whole] = [&expected, &whole].map(|seen| f32::from_bits(seen.losses[0]));
