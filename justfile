@@ -61,6 +61,10 @@ memory *ARGUMENTS:
 pictures:
     scripts/pictures.sh
 
+# Ranks as processes on MPI (Debian: openmpi-bin libopenmpi-dev libclang-dev)
+ranks:
+    cargo test -p arena-collective -p arena-train --features mpi --test suite -- mpi
+
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
     scripts/kernels.sh

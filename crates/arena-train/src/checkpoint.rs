@@ -56,6 +56,7 @@ fn settings<N: Network>(config: &RunConfig<N::Sizes>) -> Vec<Setting> {
     let later = [
         ("network", N::describe(&config.network), "cnn"),
         ("accumulate", config.accumulate.to_string(), "1"),
+        ("ranks", config.share.of.to_string(), "1"),
         ("warmup", config.warmup.to_string(), "0"),
     ];
     // First of all what decides most.

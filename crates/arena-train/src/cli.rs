@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::num::{NonZeroU16, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use clap::{Parser, ValueEnum};
 
 use crate::backend::host::{AdamConfig, SgdConfig};
 use crate::decoder::DecoderConfig;
+use crate::launch;
 use crate::optimizer::Optimizer;
-use crate::training::{AheadConfig, Per, RunConfig};
+use crate::training::{AheadConfig, Per, RunConfig, Share};
 
 /// Trains a network inside scopes of one arena, and reports whether memory stayed flat: a CNN on MNIST, or a
 /// decoder of bytes on text.
@@ -88,6 +89,13 @@ pub struct Arguments {
     /// Show each scope to profilers as an NVTX range; needs `--device cuda`
     #[arg(long)]
     pub ranges: bool,
+    /// Train with so many processes on this machine, each of which takes its part of each batch; needs the feature `mpi`.
+    /// A program that `mpirun` has started finds the others by itself
+    #[arg(long, value_name = "N", value_parser = ranks)]
+    pub ranks: Option<NonZeroU32>,
+    /// Seconds that a process waits for the others before it ends them all
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = ranks)]
+    pub rank_timeout: NonZeroU32,
     /// Number of threads [default: one for each processor]
     #[arg(long, value_parser = threads)]
     pub threads: Option<NonZeroUsize>,
@@ -291,6 +299,7 @@ impl Arguments {
             epochs: self.epochs.unwrap_or(if is_gpt { 12 } else { 2 }),
             batch: self.batch.map_or(if is_gpt { 8 } else { 64 }, NonZeroUsize::get),
             accumulate: self.accumulate.get(),
+            share: self.share(),
             per: match self.per {
                 PerName::Minibatch => Per::Minibatch,
                 PerName::Epoch => Per::Epoch,
@@ -308,6 +317,23 @@ impl Arguments {
                 .runs_ahead()
                 .then_some(AheadConfig { loss_every: self.loss_every, graph: self.graph }),
         }
+    }
+
+    /// This process's part of each batch. Without a launcher of MPI it is that of the first of `--ranks`, whose memory
+    /// suffices for each.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        let planned = Share { rank: 0, of: self.ranks.map_or(1, NonZeroU32::get) };
+        launch::launched().unwrap_or(planned)
+    }
+
+    /// The same for a process of this number: the first one writes the files.
+    #[must_use]
+    pub fn of_rank(&self, rank: u32) -> Self {
+        if rank == 0 {
+            return self.clone();
+        }
+        Self { json: None, events: None, checkpoint: None, checkpoint_every: None, ..self.clone() }
     }
 
     /// Whether the host can run ahead of the device.
@@ -331,6 +357,7 @@ impl Arguments {
             (false, _) => Some("--loss-every"),
         };
         let not_here = !is_cuda || self.per != PerName::Minibatch;
+        let ranks = self.share().is_part().then_some("--ranks");
         let (is_gpt, several) = (self.model == ModelName::Gpt, self.accumulate.get() > 1);
         let rules = [
             (self.ranges.then_some("--ranges"), !is_cuda, "--device cuda"),
@@ -344,6 +371,9 @@ impl Arguments {
             (ahead, not_here, "--device cuda and --per minibatch"),
             (ahead, is_gpt, "--model cnn"),
             (ahead, several, "--accumulate 1"),
+            (ranks, is_cuda, "--device host"),
+            (ranks, self.saved_plans().is_some(), "--plan without a file"),
+            (ranks, self.per != PerName::Minibatch, "--per minibatch"),
         ];
         for (option, is_misplaced, place) in rules {
             if let Some(option) = option
@@ -415,6 +445,10 @@ const MOST_LAYERS: u64 = 1024;
 
 /// A run of the most epochs has fewer.
 const MOST_STEPS: u64 = 1_000_000_000_000;
+
+fn ranks(text: &str) -> Result<NonZeroU32, String> {
+    Ok(positive(text, MOST)?.try_into().unwrap_or(NonZeroU32::MAX))
+}
 
 /// Far more than any machine's processors.
 const MOST_THREADS: u64 = 1024;

@@ -11,7 +11,6 @@ use crate::data::{Split, Text};
 use crate::error::TrainError;
 use crate::layers::{Block, Embedding, Kept, LayerNorm, Loss, Pass, loss, loss_and_gradient};
 use crate::network::Network;
-use crate::optimizer::Optimizer;
 use crate::parameters::{NewParameters, Parameters};
 use crate::training::{RunConfig, Trainer};
 use sample::sample;
@@ -93,10 +92,9 @@ impl<B: DecoderKernels> Decoder<B> {
     pub fn new(
         arena: &Arena<B::Device>,
         mut backend: B,
-        config: DecoderConfig,
-        optimizer: &Optimizer,
-        seed: u64,
+        run: &RunConfig<DecoderConfig>,
     ) -> Result<Self, TrainError> {
+        let (config, seed) = (run.network, run.seed);
         config.check()?;
         let workspace_bytes = backend.library_workspace_bytes();
         if workspace_bytes > 0 {
@@ -113,7 +111,7 @@ impl<B: DecoderKernels> Decoder<B> {
             })
             .collect::<Result<_, _>>()?;
         let norm = LayerNorm::new(&mut new, "norm", width)?;
-        let parameters = new.build::<B>(arena, optimizer)?;
+        let parameters = new.build::<B>(arena, run)?;
         Ok(Self { backend, config, seed, parameters, embedding, blocks, norm })
     }
 
@@ -286,7 +284,7 @@ impl<B: DecoderKernels> Network for Decoder<B> {
         backend: B,
         config: &RunConfig<DecoderConfig>,
     ) -> Result<Self, TrainError> {
-        Self::new(arena, backend, config.network, &config.optimizer, config.seed)
+        Self::new(arena, backend, config)
     }
 
     fn describe(sizes: &DecoderConfig) -> String {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use arena_collective::{CollectiveError, RankError};
 use arena_scope::ByteSize;
 use arena_scope::errors::DeviceError;
 
@@ -87,6 +88,12 @@ pub enum TrainError {
         /// Which rule they break.
         reason: &'static str,
     },
+    /// The ranks of the run could not come together.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// A rank of the run failed.
+    #[error(transparent)]
+    Rank(#[from] RankError),
     /// A checkpoint is damaged or belongs to another run.
     #[error("checkpoint {}: {reason}", path.display())]
     Checkpoint {

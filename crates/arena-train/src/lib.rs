@@ -14,6 +14,7 @@ pub mod error;
 pub mod feed;
 pub mod heap;
 pub mod init;
+pub mod launch;
 pub mod layers;
 pub mod library_mark;
 pub mod model;

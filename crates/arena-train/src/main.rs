@@ -4,8 +4,10 @@
 //! file; 2 for arguments that make no sense, or a device that is not there; 128 and the signal's number when a signal
 //! stopped it. That nobody reads what a run prints changes nothing.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arena_plan::files::{self, FileError, tell};
@@ -19,13 +21,14 @@ use arena_train::data::{Mnist, Split, Text};
 use arena_train::decoder::Decoder;
 use arena_train::error::TrainError;
 use arena_train::heap::CountingAllocator;
+use arena_train::launch::{self, Ranks};
 use arena_train::model::Cnn;
 use arena_train::network::{DeviceOf, Network};
 use arena_train::progress::Progress;
 use arena_train::saving::Saver;
 use arena_train::signals::StopSignal;
 use arena_train::summary::{Needs, Step, Summary};
-use arena_train::training::{Evaluation, Per, RunConfig, TRAIN, Trained, Trainer};
+use arena_train::training::{Evaluation, Per, RunConfig, Share, TRAIN, Trained, Trainer};
 use arena_train::{checkpoint, heap, planning};
 use clap::Parser;
 use serde::Serialize;
@@ -50,6 +53,14 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Err(reason) = arguments.check() {
         return Ok(not_here(&reason));
     }
+    if let (Some(ranks), None) = (arguments.ranks, launch::launched())
+        && arguments.device != DeviceName::Probe
+        && ranks.get() > 1
+    {
+        let threads = arguments.threads.map(NonZeroUsize::get);
+        return launch::start(ranks, threads)
+            .map_or_else(|reason| Ok(not_here(&reason)), |()| Ok(ExitCode::SUCCESS));
+    }
     let stop = StopSignal::listen().context("cannot listen for signals")?;
     match arguments.device {
         DeviceName::Host | DeviceName::Probe => on_the_host(arguments, &stop),
@@ -61,7 +72,29 @@ fn on_the_host(arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
     let threads = arguments.threads();
     // The whole loop runs inside the pool: a join from outside it allocates.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    pool.install(|| train_model(arguments, Host::new(), HostBackend::new(threads), stop))
+    pool.install(|| {
+        let share = arguments.share();
+        let ranks = match share.is_part() && arguments.device != DeviceName::Probe {
+            true => match Ranks::join(Duration::from_secs(arguments.rank_timeout.get().into())) {
+                Ok(ranks) => Some(ranks),
+                Err(reason) => return Ok(not_here(&reason)),
+            },
+            false => None,
+        };
+        let arguments = &arguments.of_rank(share.rank);
+        let backend = HostBackend::new(threads);
+        let ended = train_model(arguments, Host::new(), backend, ranks.as_ref(), stop);
+        match ranks {
+            Some(ranks) => match ended {
+                Ok(code) => {
+                    ranks.finish();
+                    Ok(code)
+                }
+                Err(error) => Err(anyhow::Error::msg(ranks.end(&error))),
+            },
+            None => ended,
+        }
+    })
 }
 
 #[cfg(feature = "_cuda")]
@@ -78,7 +111,7 @@ fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &StopSignal) -> Result<E
         Err(reason @ CudaError::Library { .. }) => return Ok(not_here(&reason)),
         Err(other) => return Err(other.into()),
     };
-    train_model(arguments, device, backend, stop)
+    train_model(arguments, device, backend, None, stop)
 }
 
 #[cfg(not(feature = "_cuda"))]
@@ -97,19 +130,20 @@ fn train_model<B: DecoderKernels>(
     arguments: &Arguments,
     device: B::Device,
     backend: B,
+    ranks: Option<&Ranks<B::Device>>,
     stop: &StopSignal,
 ) -> Result<ExitCode> {
     let path = arguments.data();
     match arguments.model {
         ModelName::Cnn => {
             let (data, config) = (Mnist::load(path)?, arguments.config(()));
-            train::<Cnn<B>>(arguments, &data, device, backend, config, stop)
+            train::<Cnn<B>>(arguments, &data, device, backend, ranks, config, stop)
         }
         ModelName::Gpt => {
             let sizes = arguments.decoder.config();
             let data = Text::load(path, sizes.context, arguments.decoder.ragged)?;
             let config = arguments.config(sizes);
-            train::<Decoder<B>>(arguments, &data, device, backend, config, stop)
+            train::<Decoder<B>>(arguments, &data, device, backend, ranks, config, stop)
         }
     }
 }
@@ -119,9 +153,11 @@ fn train<N: Network>(
     data: &Split<N::Data>,
     device: DeviceOf<N>,
     backend: N::Backend,
+    ranks: Option<&Ranks<DeviceOf<N>>>,
     config: RunConfig<N::Sizes>,
     stop: &StopSignal,
 ) -> Result<ExitCode> {
+    let is_first = config.share.rank == 0;
     let mut run = planning::probe::<N>(&device, &backend, &config, data)?;
     if arguments.advice {
         files::print(&run.advice().to_string())?;
@@ -158,16 +194,18 @@ fn train<N: Network>(
     if config.per == Per::Epoch {
         tell(format_args!("one scope per epoch needs {} bytes ({needed})", needed.bytes()));
     }
-    if config.reset == Reset::Poison {
+    if config.reset == Reset::Poison && is_first {
         tell(format_args!("poison is active: released memory is filled with NaN"));
     }
     planning::check_memory(&device, needed, &config)?;
     let capacity = planning::choose_capacity(&needs, arguments.capacity, &config)?;
     let builder = Arena::builder(device).capacity(capacity).reset(config.reset);
     let mut arena = builder.placement(arguments.placement()).build()?;
-    match &arguments.events {
-        Some(_) => arena.record(Some(heap::own_allocations)),
-        None => arena.observe(Some(heap::own_allocations)),
+    // Ranks whose addresses differ can say from which request on.
+    if arguments.events.is_some() || ranks.is_some() {
+        arena.record(Some(heap::own_allocations));
+    } else {
+        arena.observe(Some(heap::own_allocations));
     }
     if planned {
         run.follow(&mut arena);
@@ -178,9 +216,15 @@ fn train<N: Network>(
         trainer.set_events(EventWriter::create(path, trainer.arena())?);
     }
     let saved = (&arguments.checkpoint, &arguments.resume);
-    let identity = if saved == (&None, &None) { None } else { Some(data.identity()) };
+    let is_told = saved != (&None, &None) || ranks.is_some();
+    let identity = is_told.then(|| data.identity());
     if let (Some(path), Some(identity)) = (&arguments.resume, &identity) {
         checkpoint::resume(&mut trainer, (&data.train, identity), path)?;
+    }
+    if let (Some(ranks), Some(identity)) = (ranks, &identity) {
+        let settings = RunConfig { share: Share::WHOLE, ..trainer.config().clone() };
+        ranks.agree(Ok([&format!("{settings:?} from step {}", trainer.step()), identity]))?;
+        trainer.set_ranks(ranks.engine());
     }
     let mut saver = arguments.checkpoint.clone().zip(identity).map(|(path, identity)| {
         Saver::new(path, arguments.checkpoint_every, trainer.config().clone(), identity)
@@ -192,6 +236,9 @@ fn train<N: Network>(
         events.failed(error);
     }
     let (trained, evaluation, sample, checkpoint) = ran?;
+    if !is_first {
+        return Ok(if trained.interrupted { stop.status().into() } else { ExitCode::SUCCESS });
+    }
     let observed = trainer.steady_state().context("the arena is observed")?;
     let arena = trainer.arena();
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
@@ -250,11 +297,16 @@ fn train_and_test<N: Network>(
     saver: &mut Option<Saver<N>>,
     stop: &StopSignal,
 ) -> Result<Ran, TrainError> {
+    let is_first = trainer.config().share.rank == 0;
     let mut progress = Progress::new(N::PREDICTIONS);
     let trained = trainer.train_saving(
         &data.train,
         stop.requested(),
-        |report| progress.step(report),
+        |report| {
+            if is_first {
+                progress.step(report);
+            }
+        },
         |model, step| {
             if let Some(saver) = saver {
                 saver.after_step(model, step);
@@ -269,7 +321,7 @@ fn train_and_test<N: Network>(
     let checkpoint =
         saver.as_mut().map_or(Ok(()), |saver| saver.save(trainer.model(), trainer.step()));
     let evaluation = trainer.evaluate_until(&data.test, stop.requested())?;
-    let sample = if evaluation.is_some() { N::sample(trainer, data)? } else { None };
+    let sample = if evaluation.is_some() && is_first { N::sample(trainer, data)? } else { None };
     Ok((trained, evaluation, sample, checkpoint))
 }
 

@@ -9,7 +9,6 @@ use crate::error::TrainError;
 use crate::init::LOGITS_SCALE;
 use crate::layers::{Conv, Linear, Loss, Pooled, loss, loss_and_gradient};
 use crate::network::Network;
-use crate::optimizer::Optimizer;
 use crate::parameters::{NewParameters, Parameters};
 use crate::training::RunConfig;
 
@@ -54,9 +53,9 @@ impl<B: Backend> Cnn<B> {
     pub fn new(
         arena: &Arena<B::Device>,
         mut backend: B,
-        optimizer: &Optimizer,
-        seed: u64,
+        run: &RunConfig,
     ) -> Result<Self, TrainError> {
+        let seed = run.seed;
         let workspace_bytes = backend.library_workspace_bytes();
         if workspace_bytes > 0 {
             backend.take_library_workspace(arena.persistent(workspace_bytes)?)?;
@@ -89,7 +88,7 @@ impl<B: Backend> Cnn<B> {
                 Linear::new(&mut new, "logits", features, identity, random)?
             },
         };
-        let parameters = new.build::<B>(arena, optimizer)?;
+        let parameters = new.build::<B>(arena, run)?;
         Ok(Self { backend, parameters, layers })
     }
 
@@ -227,7 +226,7 @@ impl<B: Backend> Network for Cnn<B> {
     const PREDICTIONS: &'static str = "images";
 
     fn new(arena: &Arena<B::Device>, backend: B, config: &RunConfig) -> Result<Self, TrainError> {
-        Self::new(arena, backend, &config.optimizer, config.seed)
+        Self::new(arena, backend, config)
     }
 
     fn describe((): &()) -> String {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::slice;
 
+use arena_collective::Collective;
 use arena_scope::{Arena, BlockLayout, Device, ParameterBlock, PartId, View, ViewMut};
 
 use crate::backend::host::{AdamConfig, SgdConfig};
@@ -10,6 +11,7 @@ use crate::backend::{Backend, In, Out, Weights, WeightsMut};
 use crate::error::TrainError;
 use crate::init::Initial;
 use crate::optimizer::Optimizer;
+use crate::training::RunConfig;
 
 /// The parameters of a network that is being built, with their first values.
 #[derive(Debug)]
@@ -25,10 +27,12 @@ pub struct NewParameters {
 #[derive(Debug)]
 pub struct Parameters<D: Device> {
     values: ParameterBlock<f32, D>,
-    /// Of the last batch; every batch overwrites them whole.
+    /// Of the last batch, which overwrites them whole. Where there are ranks, the sums over all of them, with a report
+    /// behind them.
     gradients: ParameterBlock<f32, D>,
-    /// Of the batches of a step, where it has several.
-    sums: Option<ParameterBlock<f32, D>>,
+    /// Of the batches of a step, where it or the run has several, with a report behind them.
+    sums: Option<(ParameterBlock<f32, D>, PartId)>,
+    has_ranks: bool,
     state: State<D>,
 }
 
@@ -65,8 +69,8 @@ impl NewParameters {
         Ok(part)
     }
 
-    /// Puts them into `arena`, with zero gradients, and with a zero state for the optimizer. Where nothing is computed,
-    /// the values are not made.
+    /// Puts them into `arena`, with zero gradients, with room for sums of gradients where the run needs it, and with a zero
+    /// state for the optimizer. Where nothing is computed, the values are not made.
     ///
     /// # Errors
     ///
@@ -74,7 +78,7 @@ impl NewParameters {
     pub fn build<B: Backend>(
         &self,
         arena: &Arena<B::Device>,
-        optimizer: &Optimizer,
+        config: &RunConfig<impl Sized>,
     ) -> Result<Parameters<B::Device>, TrainError> {
         let zeros = || ParameterBlock::zeroed(arena, &self.layout);
         let mut values = zeros()?;
@@ -86,12 +90,21 @@ impl NewParameters {
                 part.write(&filled)?;
             }
         }
-        let gradients = zeros()?;
-        let state = match *optimizer {
+        // The mean loss, and how it stands with each rank.
+        let has_ranks = config.share.is_part();
+        let mut reporting = self.layout.clone();
+        let ranks = if has_ranks { config.share.of as usize } else { 0 };
+        let report = reporting.add("report", 1 + ranks)?;
+        let has_sums = config.accumulate > 1 || has_ranks;
+        let sums = has_sums.then(|| ParameterBlock::zeroed(arena, &reporting)).transpose()?;
+        let sums = sums.map(|sums| (sums, report));
+        let gradients =
+            if has_ranks { ParameterBlock::zeroed(arena, &reporting)? } else { zeros()? };
+        let state = match config.optimizer {
             Optimizer::Sgd(config) => State::Sgd(config, zeros()?),
             Optimizer::Adam(config) => State::Adam(config, [zeros()?, zeros()?]),
         };
-        Ok(Parameters { values, gradients, sums: None, state })
+        Ok(Parameters { values, gradients, sums, has_ranks, state })
     }
 }
 
@@ -144,29 +157,19 @@ impl<D: Device> Parameters<D> {
         self.values.layout().parts()
     }
 
-    /// Makes room for the sums of several batches' gradients: from now on, an update takes these.
-    ///
-    /// # Errors
-    ///
-    /// When the arena has no room, or the device refuses.
-    pub fn make_sums(&mut self, arena: &Arena<D>) -> Result<(), TrainError> {
-        self.sums = Some(ParameterBlock::zeroed(arena, self.values.layout())?);
-        Ok(())
-    }
-
-    /// Sets the sums to zero, if there is room for any.
+    /// Sets the sums to zero, and their report, if there is room for any.
     ///
     /// # Errors
     ///
     /// When the device refuses.
     pub fn clear_sums(&mut self) -> Result<(), TrainError> {
         match &mut self.sums {
-            Some(sums) => Ok(sums.whole_mut().fill(0.0)?),
+            Some((sums, _)) => Ok(sums.whole_mut().fill(0.0)?),
             None => Ok(()),
         }
     }
 
-    /// Adds the gradients, times `share`, to the sums.
+    /// Adds the gradients, times `share`, to the sums, and `loss`, of one element, to their report.
     ///
     /// # Errors
     ///
@@ -175,11 +178,71 @@ impl<D: Device> Parameters<D> {
         &mut self,
         backend: &B,
         share: f32,
+        loss: In<'_, B>,
     ) -> Result<(), TrainError> {
-        match &mut self.sums {
-            Some(sums) => backend.add_scaled(sums.whole_mut(), share, self.gradients.whole()),
-            None => Ok(()),
+        let Some((sums, report)) = &mut self.sums else { return Ok(()) };
+        let len = self.values.layout().len();
+        let gradients = self.gradients.whole().range(..len)?;
+        backend.add_scaled(sums.whole_mut().range(..len)?, share, gradients)?;
+        backend.add_scaled(sums.view_mut(*report)?.range(..1)?, share, loss)
+    }
+
+    /// The loss that the sums report.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses.
+    pub fn summed_loss(&self) -> Result<f32, TrainError> {
+        let mut loss = [0.0];
+        if let Some((sums, report)) = &self.sums {
+            sums.view(*report)?.range(..1)?.read_into(&mut loss)?;
         }
+        Ok(loss[0])
+    }
+
+    /// Writes into the sums' report how it stands with a rank. 0, as [`clear_sums`](Self::clear_sums) leaves it, is well.
+    ///
+    /// # Errors
+    ///
+    /// When there are no ranks, or not so many; when the device refuses.
+    pub fn report(&mut self, rank: u32, state: f32) -> Result<(), TrainError> {
+        let Some((sums, report)) = &mut self.sums else { return Ok(()) };
+        let at = 1 + rank as usize;
+        Ok(sums.view_mut(*report)?.range(at..=at)?.write(&[state])?)
+    }
+
+    /// Adds up the sums of all ranks, and what they report, in one call. From then on an update takes these.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks do not come together; when the device refuses.
+    pub fn add_up(
+        &mut self,
+        ranks: &dyn Collective<D>,
+        report: &mut Vec<f32>,
+    ) -> Result<(), TrainError> {
+        let Some((sums, part)) = &self.sums else { return Ok(()) };
+        ranks.all_reduce_sum(sums.whole(), self.gradients.whole_mut())?;
+        report.resize(part.len(), 0.0);
+        Ok(self.gradients.view(*part)?.read_into(report)?)
+    }
+
+    /// Where the block that ranks add up lies, in bytes from the region's base.
+    #[must_use]
+    pub fn sums_offset_bytes(&self, base_address: u64) -> u64 {
+        self.sums.as_ref().map_or(0, |(sums, _)| sums.buffer().address() - base_address)
+    }
+
+    /// The values, the mean gradients of a step, and the optimizer's state.
+    fn to_update(
+        &mut self,
+    ) -> Result<(ViewMut<'_, f32, D>, View<'_, f32, D>, &mut State<D>), TrainError> {
+        let gradients = match &self.sums {
+            Some((sums, _)) if !self.has_ranks => sums,
+            _ => &self.gradients,
+        };
+        let gradients = gradients.whole().range(..self.values.layout().len())?;
+        Ok((self.values.whole_mut(), gradients, &mut self.state))
     }
 
     /// Moves every parameter against its gradient, with the rate times `rate_factor`. `step` counts from 1.
@@ -193,9 +256,8 @@ impl<D: Device> Parameters<D> {
         step: u64,
         rate_factor: f32,
     ) -> Result<(), TrainError> {
-        let gradients = self.sums.as_ref().unwrap_or(&self.gradients).whole();
-        let values = self.values.whole_mut();
-        match &mut self.state {
+        let (values, gradients, state) = self.to_update()?;
+        match state {
             State::Sgd(config, velocity) => {
                 let learning_rate = config.learning_rate * rate_factor;
                 let config = SgdConfig { learning_rate, ..*config };
@@ -240,9 +302,8 @@ impl<D: Device> Parameters<D> {
         backend: &B,
         rates: In<'_, B>,
     ) -> Result<(), TrainError> {
-        let gradients = self.sums.as_ref().unwrap_or(&self.gradients).whole();
-        let values = self.values.whole_mut();
-        match &mut self.state {
+        let (values, gradients, state) = self.to_update()?;
+        match state {
             State::Sgd(config, velocity) => {
                 backend.sgd_scheduled(config, rates, values, gradients, velocity.whole_mut())
             }

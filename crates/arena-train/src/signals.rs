@@ -42,10 +42,15 @@ impl StopSignal {
         &self.requested
     }
 
-    /// The exit status of a run that stopped for a signal: 128 and the signal's number.
+    /// The exit status of a run that stopped for a signal: 128 and the signal's number. Where another rank was asked, it
+    /// is as if that had been by SIGTERM.
     #[must_use]
     pub fn status(&self) -> u8 {
-        u8::try_from(128 + self.signal.load(Ordering::Relaxed)).unwrap_or(u8::MAX)
+        let signal = match self.signal.load(Ordering::Relaxed) {
+            0 => SIGTERM.unsigned_abs() as usize,
+            signal => signal,
+        };
+        u8::try_from(128 + signal).unwrap_or(u8::MAX)
     }
 }
 

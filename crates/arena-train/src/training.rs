@@ -3,11 +3,14 @@
 mod ahead;
 mod config;
 mod outcome;
+mod ranks;
 mod step;
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use arena_collective::Collective;
 use arena_plan::{EventWriter, PlannedRun};
 use arena_scope::steady::SteadyState;
 use arena_scope::{Arena, ByteSize, Scope, ScopeOptions, Stats, StepKey};
@@ -17,10 +20,11 @@ use crate::error::TrainError;
 use crate::heap;
 use crate::network::{DeviceOf, Network};
 use ahead::{Ahead, Seen};
+use ranks::Ranks;
 use step::train_step;
 
 pub use ahead::AheadConfig;
-pub use config::{Per, RunConfig};
+pub use config::{Per, RunConfig, Share};
 pub use outcome::{Evaluation, StepReport, Trained};
 
 /// The key of a training step, to be completed by its [variant](Network::variant).
@@ -43,6 +47,8 @@ pub struct Trainer<N: Network> {
     run: Option<PlannedRun>,
     /// Where each root scope is told.
     events: Option<EventWriter>,
+    /// The other processes of the run, if there are any and they were joined.
+    ranks: Option<Ranks<DeviceOf<N>>>,
     /// Steps done.
     step: u64,
 }
@@ -75,16 +81,16 @@ impl<N: Network> Trainer<N> {
         backend: N::Backend,
         config: RunConfig<N::Sizes>,
     ) -> Result<Self, TrainError> {
-        let mut model = N::new(&arena, backend, &config)?;
-        if config.accumulate > 1 {
-            model.parts_mut().1.make_sums(&arena)?;
+        if config.share.is_part() && (config.per == Per::Epoch || config.ahead.is_some()) {
+            return Err(TrainError::NotAhead);
         }
+        let model = N::new(&arena, backend, &config)?;
         let ahead = match (config.per, config.ahead) {
             (Per::Minibatch, Some(ahead)) => Some(Ahead::new(&arena, ahead, &config)?),
             _ => None,
         };
         arena.mark()?;
-        Ok(Self { config, arena, model, ahead, run: None, events: None, step: 0 })
+        Ok(Self { config, arena, model, ahead, run: None, events: None, ranks: None, step: 0 })
     }
 
     /// Refuses steps for which there is no room before their first kernel, from now on: those that the run knows.
@@ -95,6 +101,11 @@ impl<N: Network> Trainer<N> {
     /// Tells each root scope from now on. The arena has to be [recorded](Arena::record).
     pub fn set_events(&mut self, events: EventWriter) {
         self.events = Some(events);
+    }
+
+    /// Joins the other processes, each of which takes its [share](RunConfig::share) of each batch.
+    pub fn set_ranks(&mut self, engine: Rc<dyn Collective<DeviceOf<N>>>) {
+        self.ranks = Some(Ranks::new(engine));
     }
 
     /// Takes back what tells them.
@@ -175,6 +186,9 @@ impl<N: Network> Trainer<N> {
         mut report: impl FnMut(&StepReport),
         mut save: impl FnMut(&N, u64),
     ) -> Result<Trained, TrainError> {
+        // Ranks stop when all of them have heard of it.
+        let (asked, all_know) = (stop, AtomicBool::new(false));
+        let stop = if self.ranks.is_some() { &all_know } else { asked };
         let steps_per_epoch = self.config.steps_per_epoch(data);
         let (steps_in_all, last_step) =
             (self.config.steps_in_all(data), self.config.last_step(data));
@@ -230,7 +244,8 @@ impl<N: Network> Trainer<N> {
                 Per::Minibatch => {
                     for examples in order.steps().skip(first) {
                         let library_before = heap::library_allocations();
-                        let (loss, closed) = self.minibatch(data, examples);
+                        let key = self.key(data, examples);
+                        let (loss, closed) = self.minibatch(data, examples, (asked, stop));
                         let library = heap::library_allocations() - library_before;
                         done.library_allocations_per_step =
                             done.library_allocations_per_step.max(library);
@@ -238,7 +253,6 @@ impl<N: Network> Trainer<N> {
                         done.off_the_mark += u64::from(stats.used_bytes != stats.mark_bytes);
                         let predictions = N::predictions(data, examples);
                         if let Some(events) = &mut self.events {
-                            let key = TRAIN.variant(N::variant(data, examples));
                             let step = events.step(&self.arena, key);
                             loss.into_iter()
                                 .for_each(|loss| events.result(step, loss, predictions));
@@ -280,16 +294,40 @@ impl<N: Network> Trainer<N> {
         &mut self,
         data: &N::Data,
         examples: &[u32],
+        (asked, stop): (&AtomicBool, &AtomicBool),
     ) -> (Option<f32>, Result<(), TrainError>) {
-        let Self { config, arena, model, run, step, .. } = self;
-        // The short last batch of an epoch is a kind of step of its own.
-        let options = options(run.as_ref(), TRAIN.variant(N::variant(data, examples)));
+        let key = self.key(data, examples);
+        let Self { config, arena, model, run, step, ranks, .. } = self;
+        let came = ranks.as_ref().map_or(0, Ranks::came);
         let mut done = None;
-        let ended = arena.scope_with(options, |scope| {
-            done = Some(train_step(scope, model, config, data, examples, step)?);
+        let mut ended = arena.scope_with(options(run.as_ref(), key), |scope| {
+            let ranks = ranks.as_mut().map(|ranks| (ranks, asked, stop));
+            done = Some(train_step(scope, model, config, data, examples, step, ranks)?);
             Ok(())
         });
+        if let Some(ranks) = ranks {
+            let parameters = model.parts_mut().1;
+            ended = match ended {
+                Ok(()) => {
+                    let whole = N::variant(data, examples);
+                    ranks.compare(arena, parameters, (whole, key.variant))
+                }
+                // The others wait in this step, or in the next one.
+                Err(error) if ranks.came() == came || done.is_some() => {
+                    Err(ranks.fail(parameters, error))
+                }
+                failed => failed,
+            };
+        }
         (done, ended)
+    }
+
+    /// The kind of a training step over these examples, of which this process may take a part. The short last batch of an
+    /// epoch is a kind of its own.
+    fn key(&self, data: &N::Data, examples: &[u32]) -> StepKey {
+        let RunConfig { share, batch, .. } = self.config;
+        let mine = if share.is_part() { share.part(examples, batch) } else { examples };
+        TRAIN.variant(if mine.is_empty() { 0 } else { N::variant(data, mine) })
     }
 
     /// The steps of an epoch from the `first` on, in one root scope.
@@ -303,7 +341,7 @@ impl<N: Network> Trainer<N> {
         let Self { config, arena, model, run, step, .. } = self;
         arena.scope_with(options(run.as_ref(), EPOCH), |scope| {
             for examples in order.steps().skip(first) {
-                let loss = train_step(scope, model, config, data, examples, step)?;
+                let loss = train_step(scope, model, config, data, examples, step, None)?;
                 let is_over =
                     after_step(*step, loss, N::predictions(data, examples), scope.stats());
                 save(model, *step);
@@ -335,13 +373,32 @@ impl<N: Network> Trainer<N> {
         data: &N::Data,
         stop: &AtomicBool,
     ) -> Result<Option<Evaluation>, TrainError> {
+        let mine = self.evaluate_share(data, stop);
+        match &self.ranks {
+            Some(ranks) => ranks.evaluation(mine),
+            None => mine,
+        }
+    }
+
+    /// This process's part of an evaluation.
+    fn evaluate_share(
+        &mut self,
+        data: &N::Data,
+        stop: &AtomicBool,
+    ) -> Result<Option<Evaluation>, TrainError> {
         let Self { config, arena, model, run, events, .. } = self;
+        let (rank, of) = (config.share.rank as usize, config.share.of as usize);
+        let mut number = 0;
         let all: Vec<u32> = (0..).take(data.len()).collect();
         let (mut seen, mut rest) = (Evaluation::default(), all.as_slice());
         for group in data.groups() {
             let (examples, behind) = rest.split_at(group);
             rest = behind;
             for examples in examples.chunks(config.batch) {
+                number += 1;
+                if (number - 1) % of != rank {
+                    continue;
+                }
                 if stop.load(Ordering::Relaxed) {
                     return Ok(None);
                 }

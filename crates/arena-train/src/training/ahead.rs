@@ -301,7 +301,7 @@ impl<N: Network> Trainer<N> {
         mut after_step: impl FnMut(u64, f32, u64, Stats) -> bool,
         save: &mut impl FnMut(&N, u64),
     ) -> Result<(), TrainError> {
-        let Self { config, arena, model, ahead: Some(ahead), run, events, step } = self else {
+        let Self { config, arena, model, ahead: Some(ahead), run, events, step, .. } = self else {
             return Ok(());
         };
         let steps_in_all = config.steps_in_all(data);

@@ -16,6 +16,34 @@ pub enum Per {
     Epoch,
 }
 
+/// The part of each batch that one of several processes takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The process's number, from 0 on.
+    pub rank: u32,
+    /// The number of processes, from 1 on.
+    pub of: u32,
+}
+
+impl Share {
+    /// All of it: the only process.
+    pub const WHOLE: Self = Self { rank: 0, of: 1 };
+
+    /// Whether there are other processes.
+    #[must_use]
+    pub const fn is_part(self) -> bool {
+        self.of > 1
+    }
+
+    /// This process's examples of a batch that has `batch` of them, or fewer. Every process has as many, but for the last
+    /// ones, so that they are those of one process with smaller batches.
+    #[must_use]
+    pub fn part(self, examples: &[u32], batch: usize) -> &[u32] {
+        let len = batch.div_ceil(self.of as usize).max(1);
+        examples.chunks(len).nth(self.rank as usize).unwrap_or(&[])
+    }
+}
+
 /// Everything that decides a run's numbers and its memory. `S` is what there is to choose of the network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunConfig<S = ()> {
@@ -33,6 +61,8 @@ pub struct RunConfig<S = ()> {
     pub reset: Reset,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// This process's part of each batch.
+    pub share: Share,
     /// Steps at the beginning in which the learning rate rises to where it falls from.
     pub warmup: u64,
     /// Of the weights and of the order of examples.
@@ -45,6 +75,25 @@ pub struct RunConfig<S = ()> {
 }
 
 impl<S> RunConfig<S> {
+    /// One epoch of batches of one example, by one process that waits for each step, with a scope for each.
+    #[must_use]
+    pub const fn new(network: S, optimizer: Optimizer, seed: u64) -> Self {
+        Self {
+            network,
+            epochs: 1,
+            batch: 1,
+            accumulate: 1,
+            per: Per::Minibatch,
+            reset: Reset::Keep,
+            optimizer,
+            share: Share::WHOLE,
+            warmup: 0,
+            seed,
+            steps: None,
+            ahead: None,
+        }
+    }
+
     /// The most examples of a step.
     #[must_use]
     pub const fn step_len(&self) -> usize {

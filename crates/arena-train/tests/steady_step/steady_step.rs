@@ -13,7 +13,7 @@ use arena_train::heap::own_allocations;
 use arena_train::model::Cnn;
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{Per, RunConfig, Trainer};
+use arena_train::training::{Per, RunConfig, Share, Trainer};
 use arena_train::{heap, planning};
 
 // One test for all: what the harness allocates when a test ends would count in the next one.
@@ -40,6 +40,7 @@ fn config<S>(network: S, batch: usize, accumulate: usize) -> RunConfig<S> {
         epochs: 1,
         batch,
         accumulate,
+        share: Share::WHOLE,
         warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,

@@ -14,7 +14,7 @@ use arena_train::error::TrainError;
 use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::training::{
-    AheadConfig, EVALUATE, Evaluation, Per, RunConfig, TRAIN, Trained, Trainer,
+    AheadConfig, EVALUATE, Evaluation, Per, RunConfig, Share, TRAIN, Trained, Trainer,
 };
 use arena_train::{heap, planning};
 use cuda_standin::{Mode, Standin};
@@ -48,6 +48,7 @@ fn config(optimizer: Optimizer, reset: Reset, ahead: Option<AheadConfig>) -> Run
         epochs: 2,
         batch: BATCH,
         accumulate: 1,
+        share: Share::WHOLE,
         warmup: 0,
         per,
         reset,

@@ -18,7 +18,7 @@ use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
-use arena_train::training::{AheadConfig, Per, RunConfig, Trained, Trainer};
+use arena_train::training::{AheadConfig, Per, RunConfig, Share, Trained, Trainer};
 use cuda_standin::{Mode, Standin};
 use cudarc::driver::CudaContext;
 use rstest::rstest;
@@ -54,7 +54,7 @@ type Steps = Vec<(f32, Vec<Vec<f32>>)>;
 fn three_steps<B: Backend>(device: B::Device, backend: B, optimizer: &Optimizer) -> Steps {
     let run = || -> Result<Steps, TrainError> {
         let mut arena = Arena::builder(device).capacity(ByteSize::mib(64)).build()?;
-        let mut model = Cnn::new(&arena, backend, optimizer, 1)?;
+        let mut model = Cnn::new(&arena, backend, &RunConfig::new((), *optimizer, 1))?;
         arena.mark()?;
         let mut steps = Vec::new();
         for (step, indices) in [[3, 0, 7, 2], [11, 4, 1, 9], [5, 13, 6, 8]].iter().enumerate() {
@@ -116,6 +116,7 @@ fn config(per: Per, reset: Reset) -> RunConfig {
         epochs: 2,
         batch: 4,
         accumulate: 1,
+        share: Share::WHOLE,
         warmup: 0,
         per,
         reset,

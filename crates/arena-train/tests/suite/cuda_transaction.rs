@@ -11,7 +11,7 @@ use arena_train::backend::host::AdamConfig;
 use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
-use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
+use arena_train::training::{AheadConfig, Per, RunConfig, Share, Trainer};
 use cuda_standin::{Mode, Standin};
 use rstest::rstest;
 
@@ -71,6 +71,7 @@ fn check(case: Case, first: u64, stride: usize) {
         epochs: 2,
         batch: 1,
         accumulate: 1,
+        share: Share::WHOLE,
         warmup: 0,
         per: Per::Minibatch,
         reset,

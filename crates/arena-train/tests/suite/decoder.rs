@@ -13,6 +13,7 @@ use arena_train::decoder::{Decoder, DecoderConfig, Sequences, VOCABULARY};
 use arena_train::error::TrainError;
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
+use arena_train::training::RunConfig;
 use rstest::rstest;
 
 const SMALL: DecoderConfig =
@@ -65,7 +66,7 @@ fn arena(placement: Placement) -> Arena {
 }
 
 fn model(arena: &mut Arena, config: DecoderConfig) -> Decoder<HostBackend> {
-    let model = Decoder::new(arena, HostBackend::new(2), config, &ADAM, 5).unwrap();
+    let model = Decoder::new(arena, HostBackend::new(2), &RunConfig::new(config, ADAM, 5)).unwrap();
     arena.mark().unwrap();
     model
 }
@@ -181,7 +182,8 @@ fn losses(config: DecoderConfig, mut arena: Arena) -> Vec<u32> {
 fn probed(config: DecoderConfig) -> PlannedRun {
     let backend = HostBackend::new(2);
     PlannedRun::probe(&Host::new(), &Options::default(), |arena: &mut Arena<Probe>| {
-        let mut model = Decoder::new(arena, ProbeBackend::of(&backend), config, &ADAM, 5)?;
+        let mut model =
+            Decoder::new(arena, ProbeBackend::of(&backend), &RunConfig::new(config, ADAM, 5))?;
         arena.mark()?;
         train(arena, &mut model, 1).map(drop)
     })
@@ -223,6 +225,7 @@ fn a_plan_needs_the_live_peak_and_recomputing_lowers_it() {
 #[case::everything_dropped(DecoderConfig { dropout: 1.0, ..SMALL })]
 fn sizes_that_make_no_network_are_refused(#[case] config: DecoderConfig) {
     let arena = arena(Placement::Bump);
-    let refused = Decoder::new(&arena, HostBackend::new(1), config, &ADAM, 1).unwrap_err();
+    let refused =
+        Decoder::new(&arena, HostBackend::new(1), &RunConfig::new(config, ADAM, 1)).unwrap_err();
     assert!(matches!(refused, TrainError::Decoder { .. }), "{refused}");
 }

@@ -10,6 +10,7 @@ mod kernels;
 mod network;
 mod operations;
 mod program;
+mod ranks;
 mod reference;
 mod refusals;
 mod seeds;
@@ -19,6 +20,9 @@ mod transaction;
 mod two_networks;
 
 mod cuda_program;
+
+#[cfg(feature = "mpi")]
+mod mpi_program;
 
 #[cfg(feature = "_cuda")]
 mod cuda_ahead;

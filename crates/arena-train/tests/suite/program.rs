@@ -312,3 +312,29 @@ fn events_of_a_run_that_fails_end_with_its_error(#[case] arguments: &[&str]) {
     assert!(last["error"].as_str().unwrap().contains("loss"), "{last}");
     assert!(counts["step"] > 0, "the step that failed is there: {counts:?}");
 }
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn ranks_without_an_engine_are_refused_with_the_feature_that_has_one() {
+    let output = run(&["--ranks", "2"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = "arena-train: ranks on the host need the feature `mpi`, with which this program was not built\n";
+    assert_eq!(text(&output.stderr), told);
+    // What mpirun has started, too.
+    let mut started = program(&["--steps", "1"]);
+    started.env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
+    let output = started.output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), told.to_owned()));
+}
+
+#[test]
+fn the_probe_tells_what_a_rank_needs() {
+    let needed = |arguments: &[&str]| -> u64 {
+        let printed = text(&run(&[&["--device", "probe"], arguments].concat()).stdout);
+        let line = printed.lines().find(|line| line.contains("capacity")).unwrap().to_owned();
+        let digits = line.chars().filter(char::is_ascii_digit).collect::<String>();
+        digits.parse().unwrap()
+    };
+    // The activations of half a batch.
+    assert!(needed(&["--ranks", "2"]) < needed(&["--accumulate", "2"]));
+}

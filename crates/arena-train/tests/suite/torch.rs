@@ -11,6 +11,7 @@ use arena_train::decoder::{Decoder, DecoderConfig, Sequences};
 use arena_train::error::TrainError;
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
+use arena_train::training::RunConfig;
 use rstest::rstest;
 
 const TABLE: &str = include_str!("../torch/layers.txt");
@@ -196,7 +197,11 @@ fn losses(recompute: bool) -> Result<Vec<f32>, TrainError> {
     let config = DecoderConfig { context, layers, width, heads, dropout: 0.0, recompute };
 
     let mut arena = Arena::builder(Host::new()).capacity(ByteSize::mib(16)).build()?;
-    let mut model = Decoder::new(&arena, HostBackend::new(2), config, &Optimizer::Adam(adam), 1)?;
+    let mut model = Decoder::new(
+        &arena,
+        HostBackend::new(2),
+        &RunConfig::new(config, Optimizer::Adam(adam), 1),
+    )?;
     for (name, mut view) in model.parameters_mut().saved_mut() {
         if !name.contains(".state") {
             let mut values = view.view().to_vec()?;

@@ -16,7 +16,7 @@ use arena_train::error::TrainError;
 use arena_train::model::{Cnn, IMAGE_LEN};
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{EVALUATE, Per, RunConfig, TRAIN, Trained, Trainer};
+use arena_train::training::{EVALUATE, Per, RunConfig, Share, TRAIN, Trained, Trainer};
 use arena_train::{heap, planning};
 use rstest::rstest;
 
@@ -50,6 +50,7 @@ pub(crate) fn config(batch: usize) -> RunConfig {
         epochs: 2,
         batch,
         accumulate: 1,
+        share: Share::WHOLE,
         warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,
@@ -293,7 +294,8 @@ fn after_a_step_that_ran_out_of_memory_a_smaller_batch_gives_the_bits_of_a_clean
         let enough_for_64 = needed(&config(64)).capacity();
         let build = || {
             let arena = Arena::builder(Host::new()).capacity(enough_for_64).build().unwrap();
-            let model = Cnn::new(&arena, HostBackend::new(THREADS), &ADAM, 1).unwrap();
+            let model =
+                Cnn::new(&arena, HostBackend::new(THREADS), &RunConfig::new((), ADAM, 1)).unwrap();
             (arena, model)
         };
         let (mut arena, mut model) = build();

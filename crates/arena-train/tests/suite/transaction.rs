@@ -15,7 +15,7 @@ use arena_train::model::Cnn;
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
-use arena_train::training::{Per, RunConfig, Trainer};
+use arena_train::training::{Per, RunConfig, Share, Trainer};
 use rstest::rstest;
 
 const STEPS: u64 = 4;
@@ -209,6 +209,7 @@ fn config<S>(
         epochs,
         batch,
         accumulate,
+        share: Share::WHOLE,
         warmup: 0,
         per,
         reset,

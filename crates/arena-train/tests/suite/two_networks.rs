@@ -15,19 +15,19 @@ use arena_train::decoder::{Decoder, DecoderConfig};
 use arena_train::model::Cnn;
 use arena_train::network::Network;
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{Evaluation, Per, RunConfig, TRAIN, Trainer};
+use arena_train::training::{Evaluation, Per, RunConfig, Share, TRAIN, Trainer};
 use arena_train::{checkpoint, planning};
 use rstest::rstest;
 
 const THREADS: usize = 2;
 
-const SIZES: DecoderConfig =
+pub(crate) const SIZES: DecoderConfig =
     DecoderConfig { context: 32, layers: 2, width: 16, heads: 2, dropout: 0.0, recompute: false };
 
 /// The beginning of a text that does not change.
 const TEXT: &[u8] = include_bytes!("../../../../LICENSE-APACHE");
 
-fn text(is_ragged: bool) -> &'static Split<Text> {
+pub(crate) fn text(is_ragged: bool) -> &'static Split<Text> {
     static EQUAL: LazyLock<Split<Text>> =
         LazyLock::new(|| Text::split(&TEXT[..2000], SIZES.context, false).unwrap());
     static RAGGED: LazyLock<Split<Text>> =
@@ -35,13 +35,14 @@ fn text(is_ragged: bool) -> &'static Split<Text> {
     if is_ragged { &RAGGED } else { &EQUAL }
 }
 
-fn gpt_config(network: DecoderConfig) -> RunConfig<DecoderConfig> {
+pub(crate) fn gpt_config(network: DecoderConfig) -> RunConfig<DecoderConfig> {
     let optimizer = Optimizer::Adam(AdamConfig { learning_rate: 3e-3, ..AdamConfig::default() });
     RunConfig {
         network,
         epochs: 2,
         batch: 4,
         accumulate: 1,
+        share: Share::WHOLE,
         warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Keep,

@@ -1,0 +1,3 @@
+//! Ranks: one test program for all of it.
+
+mod local;
