@@ -152,20 +152,28 @@ impl Nccl {
         self.until(call, || communicator.has_settled())
     }
 
-    /// Waits until the stream has ended its work.
+    /// Waits until the stream has ended its work. As long as nobody aborts, that says that the ranks have all done theirs,
+    /// even if one has ended since.
     fn until_idle(
         &self,
         call: &'static str,
         communicator: &Communicator,
     ) -> Result<(), CollectiveError> {
-        // Both each time: an error of NCCL's does not end the stream's work.
-        self.until(call, || Ok(communicator.has_settled()? & is_idle(&self.stream)?))
+        let mut has_settled = false;
+        self.until(call, || {
+            // Before NCCL has taken the call, the stream may be idle because it has not begun.
+            let is_idle = has_settled && is_idle(&self.stream)?;
+            if !is_idle {
+                has_settled = communicator.has_settled()?;
+            }
+            Ok(is_idle)
+        })
     }
 
     fn until(
         &self,
         call: &'static str,
-        is_done: impl Fn() -> Result<bool, String>,
+        mut is_done: impl FnMut() -> Result<bool, String>,
     ) -> Result<(), CollectiveError> {
         let begin = Instant::now();
         while !is_done().map_err(|reason| refused(call, reason))? {
@@ -298,10 +306,10 @@ impl Drop for Nccl {
                     communicator.abort();
                 }
             }
-            match staging {
-                Some(staging) if is_idle(&self.stream) == Ok(true) => staging.free(),
+            match (staging, self.until("drop", || is_idle(&self.stream))) {
+                (Some(staging), Ok(())) => staging.free(),
                 // Queued copies may use it for ever.
-                staging => std::mem::forget(staging),
+                (staging, _) => std::mem::forget(staging),
             }
             Ok(())
         });

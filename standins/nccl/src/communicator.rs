@@ -21,8 +21,8 @@ struct State {
     is_finalized: bool,
     /// How often the rank is told to ask again.
     asks_again: u32,
-    /// Calls of all ranks that this one has begun.
-    begun: u64,
+    /// Calls of all ranks that this one has ended.
+    ended: u64,
     error: Option<(Status, String)>,
     /// Registered memory: address and bytes.
     registered: BTreeMap<u64, [u64; 2]>,
@@ -35,7 +35,7 @@ impl Communicator {
             has_joined: false,
             is_finalized: false,
             asks_again: 0,
-            begun: 0,
+            ended: 0,
             error: None,
             registered: BTreeMap::new(),
         };
@@ -53,7 +53,7 @@ impl Communicator {
     /// What the other ranks have brought about so far: success, `IN_PROGRESS`, or an error, which stays.
     pub(crate) fn progress(&self, is_busy: bool) -> Outcome {
         let mut state = self.state();
-        state.look_around();
+        state.look_around(is_busy);
         if let Some((status, why)) = &state.error {
             return Err(refused(*status, why.as_str()));
         }
@@ -93,11 +93,18 @@ impl Communicator {
         self.state().error.get_or_insert((status, why));
     }
 
-    /// The number of the call of all ranks that begins now.
-    pub(crate) fn begin_call(&self) -> u64 {
+    /// The number of the call of all ranks that is under way, or is the next one.
+    pub(crate) fn number(&self) -> u64 {
+        self.state().ended
+    }
+
+    /// The call that is under way has ended.
+    pub(crate) fn end_call(&self) {
         let mut state = self.state();
-        state.begun += 1;
-        state.begun - 1
+        if let Some(place) = &state.place {
+            place.end(state.ended);
+        }
+        state.ended += 1;
     }
 
     /// Does something in the place of this rank; `None` after an abort.
@@ -133,14 +140,16 @@ impl Communicator {
 
 impl State {
     /// Looks whether the ranks are all there, and whether one has gone.
-    fn look_around(&mut self) {
+    fn look_around(&mut self, is_busy: bool) {
         let Some(place) = &self.place else { return };
         if self.error.is_some() {
             return;
         }
         let standings: Vec<_> = place.others().map(|rank| (rank, place.standing(rank))).collect();
-        if let Some((rank, _)) = standings.iter().find(|(_, standing)| *standing == Standing::Gone)
-        {
+        // What it has given before is still good.
+        let is_missed = |rank| !is_busy || !place.has_given(self.ended, rank);
+        let gone = standings.iter().filter(|(_, standing)| *standing == Standing::Gone);
+        if let Some((rank, _)) = gone.into_iter().find(|(rank, _)| is_missed(*rank)) {
             self.error = Some((Status::REMOTE_ERROR, format!("rank {rank} has gone")));
             return;
         }

@@ -98,6 +98,11 @@ impl Place {
         fs::rename(written, self.given(number, self.rank))
     }
 
+    /// Whether a rank has given something to a call.
+    pub(crate) fn has_given(&self, number: u64, rank: u32) -> bool {
+        self.given(number, rank).exists()
+    }
+
     /// What a rank gave to a call; `None` as long as it has not.
     pub(crate) fn take_from(&self, number: u64, rank: u32) -> Option<Vec<u8>> {
         fs::read(self.given(number, rank)).ok()

@@ -90,10 +90,8 @@ impl Work {
         let done = self.communicator.at_place(|place| place.rank());
         let Some(rank) = done else { return true };
         let begun_now = begun.is_none();
-        let run = begun.get_or_insert_with(|| Begun {
-            number: self.communicator.begin_call(),
-            given: Vec::new(),
-        });
+        let run = begun
+            .get_or_insert_with(|| Begun { number: self.communicator.number(), given: Vec::new() });
         if begun_now {
             let message = message(&self.call.words(), &self.call.given(rank));
             let outcome = self.communicator.at_place(|place| place.give(run.number, &message));
@@ -114,7 +112,7 @@ impl Work {
         }
         let given: Vec<&[u8]> = messages.into_iter().map(|(_, bytes)| bytes).collect();
         self.call.finish(&given);
-        self.communicator.at_place(|place| place.end(run.number));
+        self.communicator.end_call();
         *begun = None;
         true
     }

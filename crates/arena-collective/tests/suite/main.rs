@@ -1,0 +1,10 @@
+//! What ranks do together, with each rank a process.
+
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+mod launch;
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+mod nccl;
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+mod nccl_missing;
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+mod nccl_ranks;
