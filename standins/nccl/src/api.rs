@@ -208,11 +208,13 @@ extern "C" fn ncclCommFinalize(comm: u64) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(comm: u64) -> u32 {
-    framed("ncclCommDestroy", || {
-        refuse_busy(comm)?;
-        communicator::remove(comm)?.leave();
+    // As for cuBLAS: it goes also when the call is told to fail, and in a broken context.
+    let removed = refuse_busy(comm).and_then(|()| communicator::remove(comm));
+    let outcome = removed.and_then(|communicator| {
+        communicator.leave();
         count_handle(-1)
-    })
+    });
+    on_the_host("ncclCommDestroy", || outcome)
 }
 
 #[unsafe(no_mangle)]

@@ -114,9 +114,9 @@ impl Communicator {
 
     /// Ends what is queued, wherever it stands. The others find this rank gone.
     pub(crate) fn abort(&self) {
-        let place = self.state().place.take();
-        if let Some(place) = place {
-            place.abandon();
+        let mut state = self.state();
+        if let Some(place) = state.place.take() {
+            place.abandon(state.ended);
         }
     }
 

@@ -122,15 +122,15 @@ impl Place {
         self.tidy();
     }
 
-    /// The others see that this rank has gone.
-    pub(crate) fn abandon(self) {
+    /// The others see that this rank has gone. What it has given to a call that it has not ended is gone as well.
+    pub(crate) fn abandon(self, under_way: u64) {
+        let _ = fs::remove_file(self.given(under_way, self.rank));
         self.tidy();
     }
 
     /// The last one removes the folder.
     fn tidy(self) {
-        let is_over = |rank| matches!(self.standing(rank), Standing::Left | Standing::Gone);
-        if self.others().all(is_over) {
+        if self.others().all(|rank| self.standing(rank) != Standing::Present) {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         drop(third);
         assert_eq!([1, 2].map(|rank| first.standing(rank)), [Standing::Left, Standing::Gone]);
         assert!(path.exists());
-        first.abandon();
+        first.abandon(0);
         assert!(!path.exists());
     }
 

@@ -22,6 +22,9 @@ const RANKS: &str = "ARENA_TEST_RANKS";
 const ID: &str = "ARENA_TEST_ID";
 const FOLDER: &str = "ARENA_TEST_FOLDER";
 
+/// The file in the folder that lets a rank go on that hangs.
+pub(crate) const GO_ON: &str = "go on";
+
 /// More than a part of a broadcast has.
 const LONG: usize = (256 << 10) + 3;
 /// With which a process ends that dies on purpose.
@@ -271,19 +274,22 @@ fn one_panics(rank: Rank) {
     if rank.rank != 1 {
         return fails_alone(rank, ranks, PATIENT / 2, all_reduce, is_remote);
     }
-    let (from, mut into) = (rank.buffer(&[1.0]), rank.buffer(&[0.0]));
     let begin = Instant::now();
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
-        ranks.all_reduce_sum(from.view(), into.view_mut()).unwrap();
+        let _ranks = ranks;
         panic!("on purpose");
     }));
     assert_eq!(told.unwrap_err().downcast_ref(), Some(&"on purpose"));
     assert!(begin.elapsed() < PATIENT / 2, "it waits for nobody: {:?}", begin.elapsed());
 }
 
+fn folder() -> PathBuf {
+    PathBuf::from(env::var(FOLDER).unwrap())
+}
+
 /// Joins with a short timeout, when all processes have begun.
 fn join_impatiently(rank: &Rank) -> Nccl {
-    let folder = PathBuf::from(env::var(FOLDER).unwrap());
+    let folder = folder();
     fs::write(folder.join(rank.rank.to_string()), "").unwrap();
     while fs::read_dir(&folder).unwrap().count() < rank.size as usize {
         thread::sleep(Duration::from_millis(1));
@@ -291,10 +297,12 @@ fn join_impatiently(rank: &Rank) -> Nccl {
     rank.join(SHORT)
 }
 
-fn hang() -> ! {
-    loop {
-        thread::sleep(SHORT);
+/// Does nothing until the test lets it go on, and is told then that it is too late.
+fn hang(ranks: &Nccl) {
+    while !folder().join(GO_ON).exists() {
+        thread::sleep(Duration::from_millis(5));
     }
+    is_remote(&ranks.barrier().unwrap_err());
 }
 
 fn one_hangs(
@@ -309,7 +317,7 @@ fn one_hangs(
     let ranks = join_impatiently(&rank);
     ranks.barrier().unwrap();
     if rank.rank == 1 {
-        hang();
+        return hang(&ranks);
     }
     let (own, all) = (rank.rank, rank.size);
     fails_alone(rank, ranks, SHORT + SLACK, call, |error| {
@@ -329,7 +337,7 @@ fn drops_while_one_hangs(rank: Rank) {
     let ranks = join_impatiently(&rank);
     ranks.barrier().unwrap();
     if rank.rank == 1 {
-        hang();
+        return hang(&ranks);
     }
     let (from, mut into) = (rank.buffer(&[1.0; 100]), rank.buffer(&[0.0; 100]));
     ranks.all_reduce_sum(from.view(), into.view_mut()).unwrap();
