@@ -34,11 +34,32 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// ends, with no sums that mean anything; the call returns the error, and so does every call after it. NCCL does not tell
 /// which rank did not come, so [`CollectiveError::TimedOut`] names none.
 ///
-/// Dropping it ends the communicator: in order if all calls end within the timeout, or else by an abort, as also while a
-/// panic unwinds. It never panics, and it waits no longer than twice the timeout for the other ranks.
+/// Drop it before the arena, whose own end waits for the stream. That ends the communicator: in order if all calls end
+/// within the timeout, or else by an abort, as also while a panic unwinds. It never panics, and it waits no longer than
+/// twice the timeout for the other ranks.
 ///
 /// It takes a block of device memory outside the arena, and as much page-locked memory, of 256 KiB: through these go the
 /// bytes of a broadcast. NCCL itself takes more.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use arena_collective::{Collective, Nccl};
+/// use arena_scope::{Arena, ByteSize, Cuda};
+///
+/// # fn handed_over(id: Option<[u8; 128]>) -> [u8; 128] { id.unwrap() }
+/// # let (rank, size) = (0, 2);
+/// // Rank 0 makes the id and hands it to the others: by a file, a socket, or what starts them.
+/// let id = handed_over(if rank == 0 { Some(Nccl::unique_id()?) } else { None });
+/// let arena = Arena::builder(Cuda::new(rank as usize)?).capacity(ByteSize::mib(64)).build()?;
+/// let ranks = Nccl::join(arena.device().stream(), rank, size, id, Duration::from_secs(60))?;
+/// let gradients = arena.persistent_from(&[1.0_f32; 1000])?;
+/// let mut sums = arena.persistent::<f32>(1000)?;
+/// ranks.all_reduce_sum(gradients.view(), sums.view_mut())?;
+/// ranks.wait()?;
+/// assert_eq!(sums.view().to_vec()?, [size as f32; 1000]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Nccl {
     rank: u32,
     size: u32,

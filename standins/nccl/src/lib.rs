@@ -9,8 +9,9 @@
 //! for ever, until they abort; one that has ended, or has aborted, is an error that `ncclCommGetAsyncError` tells. Unlike
 //! it, the stand-in notices ranks whose calls differ, and use of a communicator that is gone.
 //!
-//! What it does not do: other elements than `f32` in sums, one process with several ranks, and calls of one communicator
-//! on several streams in an order that the ranks do not share.
+//! What it does not do: other elements than `f32` in sums, and calls of one communicator on several streams in an order that
+//! the ranks do not share. Where the driver runs each operation at its call (`Mode::Eager`), a call of all ranks waits for
+//! the others, without end if one does not come.
 
 mod api;
 mod communicator;

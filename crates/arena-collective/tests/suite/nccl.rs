@@ -1,12 +1,16 @@
 //! Ranks on NCCL, on the stand-ins: each has a driver of its own, in a process of its own (`nccl_ranks.rs`).
 
-use arena_collective::{Collective, CollectiveError, Nccl};
-use arena_scope::{Arena, ByteSize, Cuda};
-use cuda_standin::Standin;
-use rstest::rstest;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+
+use arena_collective::{Collective, CollectiveError, Nccl};
+use arena_scope::cudarc::driver::CudaContext;
+use arena_scope::cudarc::driver::result::ctx;
+use arena_scope::{Arena, ByteSize, Cuda};
+use arena_testing::time_limit;
+use cuda_standin::Standin;
+use rstest::rstest;
 use tempfile::TempDir;
 
 use crate::launch::Ranks;
@@ -106,6 +110,7 @@ fn ranks_that_do_not_agree_on_their_number_do_not_start() {
 #[test]
 fn what_cannot_be_is_refused_and_ends_nothing() {
     let standin = Standin::load().unwrap();
+    let _limit = time_limit(2 * TIMEOUT);
     let arena = |kib| Arena::builder(Cuda::new(0).unwrap()).capacity(ByteSize::kib(kib)).build();
     let (arena, other) = (arena(16).unwrap(), arena(16).unwrap());
     let stream = arena.device().stream();
@@ -131,8 +136,33 @@ fn what_cannot_be_is_refused_and_ends_nothing() {
 }
 
 #[test]
+fn the_context_that_is_current_stays_current() {
+    let standin = Standin::load().unwrap();
+    let _limit = time_limit(2 * TIMEOUT);
+    assert!(standin.set_devices(2));
+    let arena = Arena::builder(Cuda::new(1).unwrap()).capacity(ByteSize::kib(16)).build().unwrap();
+    let from = arena.persistent_from(&[1.0_f32; 4]).unwrap();
+    let mut into = arena.persistent_from(&[0.0_f32; 4]).unwrap();
+    let current = CudaContext::new(0).unwrap();
+    current.bind_to_thread().unwrap();
+    let is_current = || ctx::get_current().unwrap() == Some(current.cu_ctx());
+    let id = Nccl::unique_id().unwrap();
+    let ranks = Nccl::join(arena.device().stream(), 0, 1, id, TIMEOUT).unwrap();
+    assert!(is_current(), "after joining");
+    ranks.all_reduce_sum(from.view(), into.view_mut()).unwrap();
+    assert!(is_current(), "after an all-reduce");
+    ranks.broadcast(&mut [1], 0).unwrap();
+    assert!(is_current(), "after a broadcast");
+    ranks.abort();
+    assert!(is_current(), "after an abort");
+    drop(ranks);
+    assert!(is_current(), "after the drop");
+}
+
+#[test]
 fn no_failing_call_leaves_anything_behind_or_panics() {
     let standin = Standin::load().unwrap();
+    let _limit = time_limit(2 * TIMEOUT);
     let calls =
         ["ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclAllReduce", "ncclBroadcast"];
     let calls = calls.into_iter().chain(["cuMemHostAlloc", "cuMemAlloc_v2", "cuStreamQuery"]);

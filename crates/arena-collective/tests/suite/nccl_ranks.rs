@@ -262,6 +262,7 @@ fn one_aborts(rank: Rank) {
         return fails_alone(rank, ranks, PATIENT / 2, all_reduce, is_remote);
     }
     ranks.abort();
+    assert_eq!(rank.standin.leaks().library_handles, 0);
     ranks.abort();
     let error = ranks.barrier().unwrap_err();
     assert_eq!(error.to_string(), "abort: this rank has aborted");

@@ -4,7 +4,9 @@ mod rank;
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
+use arena_testing::{TimeLimit, time_limit};
 use cuda_standin::Standin;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, DevicePtr};
@@ -14,13 +16,19 @@ use cudarc::nccl::result::{
 
 use rank::{Code, alone, joined, ranks, why};
 
+/// The stand-ins, for a test that ends: a wait for a rank that never comes has no end of its own.
+fn begin() -> (TimeLimit, Standin) {
+    let standin = Standin::load().unwrap();
+    (time_limit(Duration::from_secs(60)), standin)
+}
+
 fn context() -> Arc<CudaContext> {
     CudaContext::new(0).unwrap()
 }
 
 #[test]
 fn ranks_of_one_process_add_up_in_their_order_under_every_order_of_streams() {
-    let standin = Standin::load().unwrap();
+    let (_limit, standin) = begin();
     for seed in 0..20 {
         standin.reset(seed);
         let context = context();
@@ -47,7 +55,7 @@ fn ranks_of_one_process_add_up_in_their_order_under_every_order_of_streams() {
 
 #[test]
 fn a_call_waits_for_the_rank_that_has_not_come_and_an_abort_ends_it() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let context = context();
     let all = joined(&context, 2);
     let from = all[0].floats(&[1.0]);
@@ -72,7 +80,7 @@ fn query(rank: &rank::Rank) -> bool {
 
 #[test]
 fn a_rank_that_has_left_in_order_is_no_error() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let all = joined(&context(), 2);
     assert_eq!(all[1].destroy(), Code::ncclSuccess);
     assert_eq!(all[0].progress(), Code::ncclSuccess);
@@ -81,7 +89,7 @@ fn a_rank_that_has_left_in_order_is_no_error() {
 
 #[test]
 fn ranks_that_make_different_calls_are_told() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let all = joined(&context(), 2);
     let buffers = [all[0].floats(&[1.0; 4]), all[1].floats(&[1.0; 4])];
     assert_eq!(all[0].sum(&buffers[0], &buffers[0]), Code::ncclInProgress);
@@ -101,7 +109,7 @@ fn ranks_that_make_different_calls_are_told() {
 
 #[test]
 fn a_communicator_that_has_not_settled_or_is_gone_is_refused() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let context = context();
     let waits = ranks(&context, 2);
     let from = waits[0].floats(&[1.0]);
@@ -122,7 +130,7 @@ fn a_communicator_that_has_not_settled_or_is_gone_is_refused() {
 
 #[test]
 fn memory_that_the_driver_does_not_know_is_refused_and_a_range_past_its_end_breaks_the_context() {
-    let standin = Standin::load().unwrap();
+    let (_limit, standin) = begin();
     let rank = alone(&context());
     let from = rank.floats(&[1.0; 4]);
     let at = from.device_ptr(&rank.stream).0;
@@ -141,7 +149,7 @@ fn memory_that_the_driver_does_not_know_is_refused_and_a_range_past_its_end_brea
 
 #[test]
 fn registered_memory_is_known_and_is_freed_after_it_was_deregistered() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let rank = alone(&context());
     let buffer = rank.floats(&[1.0; 4]);
     let at = buffer.device_ptr(&rank.stream).0;
@@ -159,7 +167,7 @@ fn registered_memory_is_known_and_is_freed_after_it_was_deregistered() {
 
 #[test]
 fn a_captured_call_runs_at_each_launch_and_keeps_the_communicator() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let all = joined(&context(), 2);
     let buffers = [all[0].floats(&[1.0]), all[1].floats(&[2.0])];
     let graphs: Vec<_> = all
@@ -190,7 +198,7 @@ fn a_captured_call_runs_at_each_launch_and_keeps_the_communicator() {
 
 #[test]
 fn a_communicator_whose_calls_wait_joins_as_soon_as_all_have_come() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     let context = context();
     let id = get_uniqueid().unwrap();
     thread::scope(|scope| {
@@ -211,7 +219,7 @@ fn a_communicator_whose_calls_wait_joins_as_soon_as_all_have_come() {
 
 #[test]
 fn it_tells_its_version_and_groups_end_as_often_as_they_begin() {
-    let _standin = Standin::load().unwrap();
+    let (_limit, _standin) = begin();
     assert_eq!(get_nccl_version().unwrap(), 22_605);
     group_start().unwrap();
     group_end().unwrap();
