@@ -223,6 +223,7 @@ impl<D: Device> Parameters<D> {
     ) -> Result<(), TrainError> {
         let Some((sums, part)) = &self.sums else { return Ok(()) };
         ranks.all_reduce_sum(sums.whole(), self.gradients.whole_mut())?;
+        ranks.wait()?;
         report.resize(part.len(), 0.0);
         Ok(self.gradients.view(*part)?.read_into(report)?)
     }

@@ -202,6 +202,75 @@ mod on_the_standin {
         }
     }
 
+    /// Ranks are processes, with NCCL's stand-in between them: its sums are in the order of the ranks.
+    #[cfg(feature = "nccl")]
+    #[test]
+    fn ranks_on_nccl_have_the_bits_of_one_process_that_accumulates_their_parts() {
+        let Some(nvrtc) = nvrtc_folder() else {
+            return skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
+        };
+        let data = few_images();
+        let nccl = std::env::current_exe().unwrap().with_file_name("libnccl_standin.so");
+        let run = |arguments: &[&str], name: &str| -> (Vec<u8>, serde_json::Value) {
+            let (saved, json) = (data.path().join(name), data.path().join(format!("{name}.json")));
+            let mut command = on_the_standin();
+            let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
+            let mut preload = preloaded.unwrap().1.unwrap().to_owned();
+            preload.push(":");
+            preload.push(&nccl);
+            command.env("LD_PRELOAD", preload).env("LD_LIBRARY_PATH", &nvrtc);
+            command.args(["--epochs", "2", "--rank-timeout", "60", "--data"]).arg(data.path());
+            command.arg("--checkpoint").arg(&saved).arg("--json").arg(&json);
+            let output = command.args(arguments).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let file = fs::read(saved).unwrap();
+            let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+            let tensors = file[8 + header..].to_vec();
+            (tensors, serde_json::from_slice(&fs::read(json).unwrap()).unwrap())
+        };
+        // The last step of an epoch has two images, all of which are the first rank's.
+        let (tensors, json) = run(&["--ranks", "2", "--batch", "4"], "ranks");
+        let (expected, alone) = run(&["--batch", "2", "--accumulate", "2"], "alone");
+        assert_eq!(json["final_loss"], alone["final_loss"]);
+        assert!(tensors == expected, "the same bits");
+        for figure in ["host_allocations_per_step", "driver_allocations_after_first_step"] {
+            assert_eq!(json[figure], alone[figure], "{figure}");
+        }
+    }
+
+    /// The one that fails is named by all.
+    #[cfg(feature = "nccl")]
+    #[test]
+    fn ranks_on_nccl_end_together() {
+        let Some(nvrtc) = nvrtc_folder() else {
+            return skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
+        };
+        let data = few_images();
+        let nccl = std::env::current_exe().unwrap().with_file_name("libnccl_standin.so");
+        let mut command = on_the_standin();
+        let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
+        let mut preload = preloaded.unwrap().1.unwrap().to_owned();
+        preload.push(":");
+        preload.push(&nccl);
+        command.env("LD_PRELOAD", preload).env("LD_LIBRARY_PATH", &nvrtc);
+        command
+            .args(["--ranks", "2", "--batch", "4", "--capacity", "1MiB", "--data"])
+            .arg(data.path());
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let cause = "arena-train: rank 0: a capacity of 1048576 bytes is too small";
+        assert_eq!(told.matches(cause).count(), 2, "{told}");
+    }
+
+    /// Without the engine, the feature is named.
+    #[cfg(not(feature = "nccl"))]
+    #[test]
+    fn ranks_without_nccl_are_refused_with_the_feature_that_has_it() {
+        let told = one_line(&on_the_standin().args(["--ranks", "2"]).output().unwrap());
+        assert!(told.contains("ranks on CUDA need the feature `nccl`"), "{told}");
+    }
+
     #[test]
     fn without_nvrtc_the_program_says_so_in_one_line_and_exits_with_2() {
         // The other tests open NVRTC, and what is open is found by its name.
