@@ -47,7 +47,7 @@ pub fn start(
         command.env("CUDA_VISIBLE_DEVICES", visible(first_device + rank as usize));
         running.0.push((rank, command.spawn().map_err(not_started)?));
     }
-    Ok(running.watch(&stop, timeout).map_err(not_started)?)
+    running.watch(&stop, timeout).map_err(not_started)
 }
 
 /// The device of this number among those that this process may see.
