@@ -7,7 +7,7 @@
 //! tells every rank what every other one found, or which one failed, and why.
 //!
 //! A rank that fails tells the others before it ends. One that is gone, or hangs, lets the others wait for no longer than
-//! the timeout that the engine was made with; then they name it.
+//! the timeout that the engine was made with; then they name it, if the engine can tell.
 
 #![deny(unsafe_code)]
 
