@@ -51,7 +51,7 @@ planners FOLDER:
 
 # The CUDA tests on the stand-in driver, without a GPU; some need NVRTC (the recipe `kernels` installs it)
 cuda:
-    cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features cuda --test '*' -- cuda
+    cargo test -p watermark-arena-core -p arena-scope -p arena-collective -p arena-train -p arena-benches -p arena-examples --features cuda,nccl --test '*' -- cuda nccl
 
 # What a training step of each network needs, as a table (`--torch PYTHON`: PyTorch beside it)
 memory *ARGUMENTS:

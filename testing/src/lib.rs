@@ -1,6 +1,7 @@
 //! What the tests of several crates share.
 
 mod forked;
+mod limit;
 mod nvrtc;
 
 use std::env;
@@ -8,6 +9,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 pub use forked::in_fork;
+pub use limit::{TimeLimit, time_limit};
 pub use nvrtc::open_nvrtc;
 
 /// The environment variable that, set to 1, lets a test that cannot run here pass.

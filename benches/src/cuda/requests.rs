@@ -11,7 +11,7 @@ use arena_train::backend::{Backend, ProbeBackend};
 use arena_train::data::Dataset;
 use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
-use arena_train::training::{Per, RunConfig, TRAIN, Trainer};
+use arena_train::training::{Per, RunConfig, Share, TRAIN, Trainer};
 
 /// One request of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl Requests {
             epochs: 1,
             batch: images,
             accumulate: 1,
+            share: Share::WHOLE,
             warmup: 0,
             per: Per::Minibatch,
             reset: Reset::Keep,

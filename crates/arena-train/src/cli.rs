@@ -89,8 +89,9 @@ pub struct Arguments {
     /// Show each scope to profilers as an NVTX range; needs `--device cuda`
     #[arg(long)]
     pub ranges: bool,
-    /// Train with so many processes on this machine, each of which takes its part of each batch; needs the feature `mpi`.
-    /// A program that `mpirun` has started finds the others by itself
+    /// Train with so many processes on this machine, each of which takes its part of each batch: on the host with the
+    /// feature `mpi`, on CUDA devices, one for each, with `nccl`. A program that `mpirun` has started finds the others by
+    /// itself
     #[arg(long, value_name = "N", value_parser = ranks)]
     pub ranks: Option<NonZeroU32>,
     /// Seconds that a process waits for the others before it ends them all
@@ -340,7 +341,7 @@ impl Arguments {
     fn runs_ahead(&self) -> bool {
         let on_cuda = matches!(self.device, DeviceName::Cuda(_));
         let one_batch = self.model == ModelName::Cnn && self.accumulate.get() == 1;
-        on_cuda && one_batch && self.per == PerName::Minibatch
+        on_cuda && one_batch && !self.share().is_part() && self.per == PerName::Minibatch
     }
 
     /// Checks that the arguments make sense together.
@@ -371,8 +372,8 @@ impl Arguments {
             (ahead, not_here, "--device cuda and --per minibatch"),
             (ahead, is_gpt, "--model cnn"),
             (ahead, several, "--accumulate 1"),
-            (ranks, is_cuda, "--device host"),
-            (ranks, self.saved_plans().is_some(), "--plan without a file"),
+            (ahead, ranks.is_some(), "a run without --ranks"),
+            (ranks, self.saved_plans().is_some(), "a run without --ranks, or no file"),
             (ranks, self.per != PerName::Minibatch, "--per minibatch"),
         ];
         for (option, is_misplaced, place) in rules {

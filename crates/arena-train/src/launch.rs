@@ -10,19 +10,26 @@ use std::time::Duration;
 
 use arena_collective::{Collective, CollectiveError, RankError, gather};
 use arena_plan::files::tell;
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+use arena_scope::Cuda;
 use arena_scope::{Device, Host};
 
 use crate::error::TrainError;
 use crate::training::Share;
 
-/// The variables with which MPI's launchers tell a process its number, and how many there are.
-const LAUNCHERS: [[&str; 2]; 3] = [
+/// The variables with which launchers tell a process its number, and how many there are: this program, and those of MPI.
+const LAUNCHERS: [[&str; 2]; 4] = [
+    ["ARENA_RANK", "ARENA_RANKS"],
     ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
     ["PMI_RANK", "PMI_SIZE"],
     ["MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"],
 ];
 
-/// What this process takes of each batch, as a launcher of MPI says; `None` where none has started it, or it is alone.
+/// Where rank 0 leaves the name of a run on NCCL for the others.
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+const ID_FILE: &str = "ARENA_RANK_ID";
+
+/// What this process takes of each batch, as a launcher says; `None` where none has started it, or it is alone.
 #[must_use]
 pub fn launched() -> Option<Share> {
     let number = |name: &str| env::var(name).ok()?.parse().ok();
@@ -38,7 +45,7 @@ pub fn launched() -> Option<Share> {
 ///
 /// Always: where it could do so, it does not return.
 pub fn start(ranks: NonZeroU32, threads: Option<usize>) -> Result<(), CollectiveError> {
-    check_engine()?;
+    check_engine(false)?;
     let not_started = |reason: String| CollectiveError::NotStarted { engine: "mpirun", reason };
     let version = Command::new("mpirun").arg("--version").output();
     let version = version.map_err(|error| not_started(error.to_string()))?;
@@ -57,16 +64,17 @@ pub fn start(ranks: NonZeroU32, threads: Option<usize>) -> Result<(), Collective
     Err(not_started(command.exec().to_string()))
 }
 
-/// Whether the program has an engine for ranks on the host.
+/// Whether the program has an engine for ranks on the host, or on CUDA.
 ///
 /// # Errors
 ///
 /// [`CollectiveError::NoEngine`], which names the feature.
-pub const fn check_engine() -> Result<(), CollectiveError> {
-    if cfg!(feature = "mpi") {
-        Ok(())
-    } else {
-        Err(CollectiveError::NoEngine { device: "the host", feature: "mpi" })
+pub const fn check_engine(on_cuda: bool) -> Result<(), CollectiveError> {
+    match on_cuda {
+        true if cfg!(all(feature = "nccl", feature = "_cuda")) => Ok(()),
+        true => Err(CollectiveError::NoEngine { device: "CUDA", feature: "nccl" }),
+        false if cfg!(feature = "mpi") => Ok(()),
+        false => Err(CollectiveError::NoEngine { device: "the host", feature: "mpi" }),
     }
 }
 
@@ -84,7 +92,7 @@ impl Ranks<Host> {
     ///
     /// When the program has no engine, or it does not start.
     pub fn join(timeout: Duration) -> Result<Self, CollectiveError> {
-        check_engine()?;
+        check_engine(false)?;
         #[cfg(feature = "mpi")]
         return Ok(Self {
             engine: Rc::new(arena_collective::Mpi::join(timeout)?),
@@ -92,6 +100,54 @@ impl Ranks<Host> {
         });
         #[cfg(not(feature = "mpi"))]
         Err(CollectiveError::NotStarted { engine: "MPI", reason: format!("{timeout:?}") })
+    }
+}
+
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+impl Ranks<Cuda> {
+    /// Joins the other processes of this machine that [`processes::start`](crate::processes::start) has started, on the
+    /// stream of this device.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL is not there, or not all came within the timeout.
+    pub fn join_on(
+        device: &Cuda,
+        share: Share,
+        timeout: Duration,
+    ) -> Result<Self, CollectiveError> {
+        let id = shared_id(share.rank, timeout)?;
+        let engine =
+            arena_collective::Nccl::join(device.stream(), share.rank, share.of, id, timeout)?;
+        Ok(Self { engine: Rc::new(engine), has_agreed: Cell::new(false) })
+    }
+}
+
+/// The name of the run: rank 0 makes it, the others read it.
+#[cfg(all(feature = "nccl", feature = "_cuda"))]
+fn shared_id(rank: u32, timeout: Duration) -> Result<[u8; 128], CollectiveError> {
+    let not_started = |reason: String| CollectiveError::NotStarted { engine: "NCCL", reason };
+    let path = env::var_os(ID_FILE).ok_or_else(|| {
+        not_started(
+            "only `--ranks N` starts ranks on CUDA devices, not a launcher of MPI".to_owned(),
+        )
+    })?;
+    let path = std::path::PathBuf::from(path);
+    if rank == 0 {
+        let id = arena_collective::Nccl::unique_id()?;
+        arena_plan::files::write(&path, |to| std::io::Write::write_all(to, &id))
+            .map_err(|error| not_started(error.to_string()))?;
+        return Ok(id);
+    }
+    let begin = std::time::Instant::now();
+    loop {
+        if let Ok(Ok(id)) = std::fs::read(&path).map(TryFrom::try_from) {
+            return Ok(id);
+        }
+        if begin.elapsed() > timeout {
+            return Err(not_started(format!("rank 0 did not come within {} s", timeout.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

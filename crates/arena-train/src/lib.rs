@@ -22,6 +22,7 @@ pub mod network;
 pub mod optimizer;
 pub mod parameters;
 pub mod planning;
+pub mod processes;
 pub mod progress;
 pub mod saving;
 pub mod signals;

@@ -10,9 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+#[cfg(feature = "_cuda")]
+use arena_collective::CollectiveError;
 use arena_plan::files::{self, FileError, tell};
 use arena_plan::{EventWriter, Lost};
-use arena_scope::{Arena, Cuda, Host, Reset};
+use arena_scope::{Arena, Cuda, Device, Host, Reset};
 #[cfg(feature = "_cuda")]
 use arena_train::backend::cuda::{CudaBackend, CudaError};
 use arena_train::backend::{DecoderKernels, HostBackend};
@@ -29,7 +31,7 @@ use arena_train::saving::Saver;
 use arena_train::signals::StopSignal;
 use arena_train::summary::{Needs, Step, Summary};
 use arena_train::training::{Evaluation, Per, RunConfig, Share, TRAIN, Trained, Trainer};
-use arena_train::{checkpoint, heap, planning};
+use arena_train::{checkpoint, heap, planning, processes};
 use clap::Parser;
 use serde::Serialize;
 
@@ -57,6 +59,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         && arguments.device != DeviceName::Probe
         && ranks.get() > 1
     {
+        if let DeviceName::Cuda(first) = arguments.device {
+            let timeout = Duration::from_secs(arguments.rank_timeout.get().into());
+            let ended = processes::start(ranks, first, timeout);
+            return ended.map_or_else(|reason| Ok(not_here(&reason)), |code| Ok(code.into()));
+        }
         let threads = arguments.threads.map(NonZeroUsize::get);
         return launch::start(ranks, threads)
             .map_or_else(|reason| Ok(not_here(&reason)), |()| Ok(ExitCode::SUCCESS));
@@ -84,23 +91,15 @@ fn on_the_host(arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
         let arguments = &arguments.of_rank(share.rank);
         let backend = HostBackend::new(threads);
         let ended = train_model(arguments, Host::new(), backend, ranks.as_ref(), stop);
-        match ranks {
-            Some(ranks) => match ended {
-                Ok(code) => {
-                    ranks.finish();
-                    Ok(code)
-                }
-                Err(error) => Err(anyhow::Error::msg(ranks.end(&error))),
-            },
-            None => ended,
-        }
+        end(ranks, ended)
     })
 }
 
 #[cfg(feature = "_cuda")]
 fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &StopSignal) -> Result<ExitCode> {
-    // Before the data is read: what cannot run is told at once.
-    let device = Cuda::new(ordinal);
+    // Before the data is read: what cannot run is told at once. A rank sees its own device alone.
+    let share = arguments.share();
+    let device = Cuda::new(if share.is_part() { 0 } else { ordinal });
     let device = if arguments.ranges { device.and_then(Cuda::with_ranges) } else { device };
     let device = match device {
         Ok(device) => device,
@@ -111,7 +110,39 @@ fn on_cuda(ordinal: usize, arguments: &Arguments, stop: &StopSignal) -> Result<E
         Err(reason @ CudaError::Library { .. }) => return Ok(not_here(&reason)),
         Err(other) => return Err(other.into()),
     };
-    train_model(arguments, device, backend, None, stop)
+    let ranks = match share.is_part().then(|| on_devices(arguments, share, &device)).transpose() {
+        Ok(ranks) => ranks,
+        Err(reason) => return Ok(not_here(&reason)),
+    };
+    let arguments = &arguments.of_rank(share.rank);
+    let ended = train_model(arguments, device, backend, ranks.as_ref(), stop);
+    end(ranks, ended)
+}
+
+#[cfg(all(feature = "_cuda", feature = "nccl"))]
+fn on_devices(
+    arguments: &Arguments,
+    share: Share,
+    device: &Cuda,
+) -> Result<Ranks<Cuda>, CollectiveError> {
+    Ranks::join_on(device, share, Duration::from_secs(arguments.rank_timeout.get().into()))
+}
+
+#[cfg(all(feature = "_cuda", not(feature = "nccl")))]
+fn on_devices(_: &Arguments, _: Share, _: &Cuda) -> Result<Ranks<Cuda>, CollectiveError> {
+    Err(CollectiveError::NoEngine { device: "CUDA", feature: "nccl" })
+}
+
+/// Every rank waits for the end of all others, or tells them of its error.
+fn end<D: Device>(ranks: Option<Ranks<D>>, ended: Result<ExitCode>) -> Result<ExitCode> {
+    let Some(ranks) = ranks else { return ended };
+    match ended {
+        Ok(code) => {
+            ranks.finish();
+            Ok(code)
+        }
+        Err(error) => Err(anyhow::Error::msg(ranks.end(&error))),
+    }
 }
 
 #[cfg(not(feature = "_cuda"))]

@@ -39,6 +39,9 @@ pub struct Parameters<D: Device> {
 /// Views of what a checkpoint keeps, each with its name there.
 pub type Saved<V> = Vec<(String, V)>;
 
+/// What an update changes, takes, and changes as well.
+type Operands<'p, D> = (ViewMut<'p, f32, D>, View<'p, f32, D>, &'p mut State<D>);
+
 /// An optimizer and its state.
 #[derive(Debug)]
 enum State<D: Device> {
@@ -223,6 +226,7 @@ impl<D: Device> Parameters<D> {
     ) -> Result<(), TrainError> {
         let Some((sums, part)) = &self.sums else { return Ok(()) };
         ranks.all_reduce_sum(sums.whole(), self.gradients.whole_mut())?;
+        ranks.wait()?;
         report.resize(part.len(), 0.0);
         Ok(self.gradients.view(*part)?.read_into(report)?)
     }
@@ -234,9 +238,7 @@ impl<D: Device> Parameters<D> {
     }
 
     /// The values, the mean gradients of a step, and the optimizer's state.
-    fn to_update(
-        &mut self,
-    ) -> Result<(ViewMut<'_, f32, D>, View<'_, f32, D>, &mut State<D>), TrainError> {
+    fn update_operands(&mut self) -> Result<Operands<'_, D>, TrainError> {
         let gradients = match &self.sums {
             Some((sums, _)) if !self.has_ranks => sums,
             _ => &self.gradients,
@@ -256,7 +258,7 @@ impl<D: Device> Parameters<D> {
         step: u64,
         rate_factor: f32,
     ) -> Result<(), TrainError> {
-        let (values, gradients, state) = self.to_update()?;
+        let (values, gradients, state) = self.update_operands()?;
         match state {
             State::Sgd(config, velocity) => {
                 let learning_rate = config.learning_rate * rate_factor;
@@ -302,7 +304,7 @@ impl<D: Device> Parameters<D> {
         backend: &B,
         rates: In<'_, B>,
     ) -> Result<(), TrainError> {
-        let (values, gradients, state) = self.to_update()?;
+        let (values, gradients, state) = self.update_operands()?;
         match state {
             State::Sgd(config, velocity) => {
                 backend.sgd_scheduled(config, rates, values, gradients, velocity.whole_mut())

@@ -10,7 +10,7 @@ type Submit = extern "C" fn(
     name: *const c_char,
     ranges: *const [u64; 2],
     count: usize,
-    run: extern "C" fn(*mut c_void),
+    run: extern "C" fn(*mut c_void) -> u32,
     data: *mut c_void,
     drop: extern "C" fn(*mut c_void),
 ) -> u32;
@@ -142,10 +142,11 @@ pub(crate) fn submit(
 ) -> Outcome {
     type Boxed = Box<dyn Fn() + Send + Sync>;
 
-    extern "C" fn run(data: *mut c_void) {
+    extern "C" fn run(data: *mut c_void) -> u32 {
         // SAFETY: `data` is the box below, which the driver keeps until it calls `drop`.
         let work = unsafe { &*data.cast::<Boxed>() };
         work();
+        0
     }
 
     extern "C" fn drop_work(data: *mut c_void) {

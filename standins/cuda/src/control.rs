@@ -128,7 +128,7 @@ impl std::fmt::Debug for Standin {
 
 impl Standin {
     /// Opens the stand-in beside the running program, so that a later `dlopen("libcuda.so")` finds it, and resets it
-    /// with seed 0. The cuBLAS stand-in is opened as well when it is there.
+    /// with seed 0. Those for cuBLAS, cuBLASLt and NCCL are opened as well when they are there.
     ///
     /// Keep the value for the whole test and drop it after everything of cudarc (declare it first, or as the last field
     /// of a structure): the driver is shared by the process, and a context that is dropped later would be released from
@@ -426,7 +426,7 @@ fn open_library(
 fn open() -> Result<Functions, LoadError> {
     let folders = folders()?;
     let (library, path) = open_library("cuda_standin", &folders)?;
-    for name in ["cublas_standin", "cublaslt_standin"] {
+    for name in ["cublas_standin", "cublaslt_standin", "nccl_standin"] {
         match open_library(name, &folders) {
             Ok(_) | Err(LoadError::NotFound { .. }) => {}
             Err(error) => return Err(error),

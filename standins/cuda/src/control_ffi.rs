@@ -189,7 +189,15 @@ extern "C" fn standin_queued() -> u64 {
 /// Lets the device run up to `count` operations, though nobody waits; gives the number that ran.
 #[unsafe(no_mangle)]
 extern "C" fn standin_progress(count: u64) -> u64 {
-    with(|d| (0..count).take_while(|_| d.step()).count() as u64)
+    with(|d| {
+        let before = d.clock;
+        for _ in 0..count {
+            if !d.step() {
+                break;
+            }
+        }
+        d.clock - before
+    })
 }
 
 /// Breaks the current context, or every one when none is current.
@@ -235,7 +243,8 @@ extern "C" fn standin_library_stream(stream: Handle) -> u32 {
     with(|d| code(d.stream_key(stream).map(|_| ())))
 }
 
-/// Queues work of another library, ordered and range-checked like a kernel. `data` belongs to the stand-in from here
+/// Queues work of another library, ordered and range-checked like a kernel. `run` gives 0 when it is done; otherwise it is
+/// called again while somebody waits for the stream or asks, as for work that needs another process. `data` belongs to the stand-in from here
 /// on, also when the call fails: `drop` frees it.
 #[unsafe(no_mangle)]
 extern "C" fn standin_library_submit(
@@ -243,7 +252,7 @@ extern "C" fn standin_library_submit(
     called: Text,
     ranges: In<[Address; 2]>,
     count: usize,
-    run: extern "C" fn(*mut c_void),
+    run: extern "C" fn(*mut c_void) -> u32,
     data: *mut c_void,
     drop: extern "C" fn(*mut c_void),
 ) -> u32 {

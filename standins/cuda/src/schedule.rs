@@ -131,6 +131,11 @@ impl Schedule {
         self.waiting.get(&id).map(|waiting| (id, waiting.queued.clone()))
     }
 
+    /// Puts a drawn operation back that could not end yet.
+    pub(crate) fn postpone(&mut self, op: OpId) {
+        self.ready.push(op);
+    }
+
     /// Notes that a drawn operation has run, which may free others.
     pub(crate) fn finish(&mut self, op: OpId) {
         self.waiting.remove(&op);

@@ -9,6 +9,11 @@ use crate::schedule::{OpId, Queued};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long the device rests after an operation that could not end yet: what it waits for comes from another process.
+const REST: Duration = Duration::from_micros(50);
 
 thread_local! {
     /// Set while a host function runs; calls into the driver are not permitted from there.
@@ -72,7 +77,8 @@ pub(crate) struct LibraryCall {
     pub(crate) name: String,
     /// Device ranges that it touches: address and bytes.
     pub(crate) ranges: Vec<(Address, u64)>,
-    pub(crate) run: extern "C" fn(*mut c_void),
+    /// Gives 0 when the work is done, and else is asked again later.
+    pub(crate) run: extern "C" fn(*mut c_void) -> u32,
     pub(crate) data: usize,
     pub(crate) drop: extern "C" fn(*mut c_void),
 }
@@ -100,8 +106,8 @@ impl Fault {
 }
 
 impl Driver {
-    /// Runs one operation of a context that is still sound.
-    fn perform(&mut self, queued: Queued) -> Result<(), Fault> {
+    /// Runs one operation of a context that is still sound. False when it has to be asked again.
+    fn perform(&mut self, queued: Queued) -> Result<bool, Fault> {
         let Queued { context, stream, work } = queued;
         let (device, peers) = self.device_and_peers(context);
         let visitor = Visitor { device, peers: &peers, stream: Some(stream) };
@@ -176,10 +182,11 @@ impl Driver {
                         return Err(Fault::illegal(&call.name, *address, *len));
                     }
                 }
-                (call.run)(std::ptr::with_exposed_provenance_mut(call.data));
+                let asks_again = (call.run)(std::ptr::with_exposed_provenance_mut(call.data)) != 0;
+                return Ok(!asks_again);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Draws and runs one operation. False when nothing was queued.
@@ -200,10 +207,21 @@ impl Driver {
         // After a sticky error the device does nothing more; the queue only drains.
         let context = queued.context;
         let sound = self.contexts.get(context).is_ok_and(|context| context.sticky.is_none());
-        if sound && let Err(fault) = self.perform(queued) {
-            self.poison(context, fault);
+        let is_done = match sound.then(|| self.perform(queued)) {
+            Some(Ok(is_done)) => is_done,
+            Some(Err(fault)) => {
+                self.poison(context, fault);
+                true
+            }
+            None => true,
+        };
+        if is_done {
+            self.schedule.finish(id);
+        } else {
+            self.clock -= 1;
+            self.schedule.postpone(id);
+            thread::sleep(REST);
         }
-        self.schedule.finish(id);
         true
     }
 

@@ -11,7 +11,7 @@ use arena_train::data::{Dataset, Mnist};
 use arena_train::model::Cnn;
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
-use arena_train::training::{AheadConfig, Per, RunConfig, Trainer};
+use arena_train::training::{AheadConfig, Per, RunConfig, Share, Trainer};
 use cuda_standin::Standin;
 
 /// Driver calls that allocate, or make something that has to be released.
@@ -46,6 +46,7 @@ fn a_steady_step_makes_nothing_and_waits_once() {
             epochs: 1,
             batch: 4,
             accumulate: 1,
+            share: Share::WHOLE,
             warmup: 0,
             per: Per::Minibatch,
             reset: Reset::Keep,

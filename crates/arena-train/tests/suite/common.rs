@@ -217,3 +217,20 @@ pub fn cross_entropy(classes: usize, logits: &[f64], labels: &[u32]) -> (f64, us
     }
     (sum / labels.len() as f64, hits, gradient)
 }
+
+/// What a checkpoint says of its run, and the bytes of its tensors.
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+pub fn checkpoint(path: &std::path::Path) -> (serde_json::Value, Vec<u8>) {
+    let file = std::fs::read(path).unwrap();
+    let (len, rest) = file.split_first_chunk().unwrap();
+    let (header, tensors) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    let header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    (header["__metadata__"].clone(), tensors.to_vec())
+}
+
+/// The `--steps` that end a run two steps after this checkpoint.
+#[cfg(any(feature = "mpi", feature = "nccl"))]
+pub fn two_more_steps(path: &std::path::Path) -> String {
+    let step: u64 = checkpoint(path).0["step"].as_str().unwrap().parse().unwrap();
+    (step + 2).to_string()
+}

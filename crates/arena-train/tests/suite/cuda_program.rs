@@ -84,6 +84,15 @@ fn a_name_that_is_no_device_s_is_refused_with_those_that_are(#[case] name: &str)
 mod on_the_standin {
     use std::fs;
     use std::path::{Path, PathBuf};
+    #[cfg(feature = "nccl")]
+    use std::process::Stdio;
+    #[cfg(feature = "nccl")]
+    use std::thread;
+    #[cfg(feature = "nccl")]
+    use std::time::{Duration, Instant};
+
+    #[cfg(feature = "nccl")]
+    use crate::common::{checkpoint, two_more_steps};
 
     use super::*;
 
@@ -200,6 +209,130 @@ mod on_the_standin {
             // Steps 3 and 5 to 7 of eight; the fourth and the eighth are short.
             assert_eq!(line(&replayed, "graph").unwrap(), "graph              replayed 4 times");
         }
+    }
+
+    /// The program on the stand-ins, NCCL's among them; `None` where NVRTC is not installed.
+    #[cfg(feature = "nccl")]
+    fn with_nccl(data: &Path) -> Option<Command> {
+        let Some(nvrtc) = nvrtc_folder() else {
+            skip("NVRTC is not in .venv; scripts/kernels.sh installs it");
+            return None;
+        };
+        let mut command = on_the_standin();
+        let libraries = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
+        let mut libraries = libraries.unwrap().1.unwrap().to_owned();
+        libraries.push(":");
+        libraries.push(std::env::current_exe().unwrap().with_file_name("libnccl_standin.so"));
+        command.env("LD_PRELOAD", libraries).env("LD_LIBRARY_PATH", nvrtc);
+        command.arg("--data").arg(data);
+        Some(command)
+    }
+
+    /// Ranks are processes, with NCCL's stand-in between them: its sums are in the order of the ranks.
+    #[cfg(feature = "nccl")]
+    #[test]
+    fn ranks_on_nccl_have_the_bits_of_one_process_that_accumulates_their_parts() {
+        let data = few_images();
+        let run = |arguments: &[&str], name: &str| -> Option<(Vec<u8>, serde_json::Value)> {
+            let (saved, json) = (data.path().join(name), data.path().join(format!("{name}.json")));
+            let mut command = with_nccl(data.path())?;
+            command.args(["--epochs", "2", "--rank-timeout", "60"]).args(arguments);
+            command.arg("--checkpoint").arg(&saved).arg("--json").arg(&json);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let json = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+            Some((checkpoint(&saved).1, json))
+        };
+        // The last step of an epoch has two images, all of which are the first rank's.
+        let Some((found, json)) = run(&["--ranks", "2", "--batch", "4"], "ranks") else { return };
+        let (expected, alone) = run(&["--batch", "2", "--accumulate", "2"], "alone").unwrap();
+        assert_eq!(json["final_loss"], alone["final_loss"]);
+        assert!(found == expected, "the same bits");
+        for figure in ["host_allocations_per_step", "driver_allocations_after_first_step"] {
+            assert_eq!(json[figure], alone[figure], "{figure}");
+        }
+    }
+
+    #[cfg(feature = "nccl")]
+    #[test]
+    fn ranks_on_nccl_are_all_told_of_one_that_is_not_ready() {
+        let data = few_images();
+        let Some(mut command) = with_nccl(data.path()) else { return };
+        command.args(["--ranks", "2", "--batch", "4", "--capacity", "1MiB"]);
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let cause = "arena-train: rank 0: a capacity of 1048576 bytes is too small";
+        assert_eq!(told.matches(cause).count(), 2, "{told}");
+    }
+
+    /// A signal to the first process, which is passed on, and to a rank: how the run ends, and what it says.
+    #[cfg(feature = "nccl")]
+    #[rstest]
+    #[case::asked_to_stop("-TERM", None, 143, "")]
+    #[case::one_is_asked_to_stop("-TERM", Some(1), 143, "")]
+    #[case::one_is_killed("-KILL", Some(1), 137, "rank 1 was ended by signal 9")]
+    #[case::one_hangs("-STOP", Some(1), 1, "rank 0 of 2 waited")]
+    fn ranks_on_nccl_end_together(
+        #[case] signal: &str,
+        #[case] rank: Option<u32>,
+        #[case] code: i32,
+        #[case] says: &str,
+    ) {
+        let data = few_images();
+        let saved = data.path().join("saved");
+        let Some(mut command) = with_nccl(data.path()) else { return };
+        command.args(["--ranks", "2", "--batch", "4", "--epochs", "100000"]);
+        command
+            .args(["--rank-timeout", "3", "--checkpoint-every", "1", "--checkpoint"])
+            .arg(&saved);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let begin = Instant::now();
+        let mut child = command.spawn().unwrap();
+        while !saved.exists() {
+            assert!(begin.elapsed() < LIMIT && child.try_wait().unwrap().is_none());
+            thread::sleep(Duration::from_millis(5));
+        }
+        let pid = rank.map_or(child.id(), |rank| child_of(child.id(), rank));
+        assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+        while child.try_wait().unwrap().is_none() {
+            assert!(begin.elapsed() < LIMIT, "it hangs");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(says), "{told}");
+        // The last checkpoint is whole.
+        let mut resumed = with_nccl(data.path()).unwrap();
+        resumed.args(["--ranks", "2", "--batch", "4", "--epochs", "100000"]);
+        resumed.args(["--steps", &two_more_steps(&saved)]);
+        let output = resumed.arg("--resume").arg(&saved).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// No test waits longer for processes.
+    #[cfg(feature = "nccl")]
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    #[cfg(feature = "nccl")]
+    fn child_of(parent: u32, rank: u32) -> u32 {
+        let children =
+            fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        let is_it = |pid: &&str| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+            let word = format!("ARENA_RANK={rank}");
+            environment.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
+        };
+        children.split_whitespace().find(is_it).unwrap().parse().unwrap()
+    }
+
+    /// Without the engine, the feature is named.
+    #[cfg(not(feature = "nccl"))]
+    #[test]
+    fn ranks_without_nccl_are_refused_with_the_feature_that_has_it() {
+        let told = one_line(&on_the_standin().args(["--ranks", "2"]).output().unwrap());
+        assert!(told.contains("ranks on CUDA need the feature `nccl`"), "{told}");
     }
 
     #[test]

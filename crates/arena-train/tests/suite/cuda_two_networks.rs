@@ -14,7 +14,7 @@ use arena_train::model::Cnn;
 use arena_train::network::{DeviceOf, Network};
 use arena_train::optimizer::Optimizer;
 use arena_train::planning;
-use arena_train::training::{Per, RunConfig, Trainer};
+use arena_train::training::{Per, RunConfig, Share, Trainer};
 use cuda_standin::Standin;
 use rstest::rstest;
 
@@ -28,6 +28,7 @@ fn config<S>(network: S, accumulate: usize) -> RunConfig<S> {
         epochs: 2,
         batch: 2,
         accumulate,
+        share: Share::WHOLE,
         warmup: 0,
         per: Per::Minibatch,
         reset: Reset::Poison,

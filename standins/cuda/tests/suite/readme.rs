@@ -16,7 +16,12 @@ fn exported(folder: &Path) -> Vec<String> {
         let name = |text: &str| {
             text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
         };
-        names.extend(plain.chain(made).map(name).filter(|name| name.starts_with("cu")));
+        names.extend(
+            plain
+                .chain(made)
+                .map(name)
+                .filter(|name| name.starts_with("cu") || name.starts_with("nccl")),
+        );
     }
     names
 }
@@ -25,7 +30,7 @@ fn exported(folder: &Path) -> Vec<String> {
 fn every_exported_function_is_in_the_readme() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = include_str!("../../README.md");
-    let folders = ["src/api", "../cublas/src", "../cublaslt/src"];
+    let folders = ["src/api", "../cublas/src", "../cublaslt/src", "../nccl/src"];
     let names = folders.map(|folder| exported(&root.join(folder))).concat();
     assert!(names.len() > 150, "{} functions", names.len());
     for name in names {
