@@ -65,6 +65,11 @@ pictures:
 ranks:
     cargo test -p arena-collective -p arena-train --features mpi --test suite -- mpi
 
+# Two ranks beside one, of this project and of PyTorch (needs the package `torch`)
+ranks-speed:
+    cargo build --release -p arena-train --features mpi
+    scripts/torch_ranks.py
+
 # Compile every CUDA kernel with NVRTC and assemble it with ptxas (both come by pip)
 kernels:
     scripts/kernels.sh

@@ -60,7 +60,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// So many bytes go at once.
+    /// The most bytes of one copy.
     pub(super) const BYTES: usize = 256 << 10;
 
     pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Self, String> {
