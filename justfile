@@ -107,7 +107,7 @@ pages *EVENTS:
     scripts/pages.py {{EVENTS}}
 
 # What takes too long for CI: every fault, the tests under AddressSanitizer, the public instances, every device and every version of the bindings on the stand-in, cudarc's own tests, PyTorch's viewer and Chromium
-full INSTANCES: mutants san (instances INSTANCES) (planners INSTANCES) kernels devices cudarc soak viewer pages
+full INSTANCES: mutants san (instances INSTANCES) (planners INSTANCES) kernels devices cudarc soak viewer pages ranks ranks-speed
     for version in cuda-12000 cuda-12080 cuda-13000 cuda-13040; do case $version in cuda-13*) driver=13.0;; *) driver=12.9;; esac; CUDA_STANDIN=driver=$driver cargo test -p watermark-arena-core -p arena-scope -p arena-train -p arena-benches -p arena-examples --features $version --test '*' -- cuda || exit 1; done
 
 # All that CI does
