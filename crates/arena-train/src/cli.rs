@@ -359,6 +359,10 @@ impl Arguments {
         };
         let not_here = !is_cuda || self.per != PerName::Minibatch;
         let ranks = self.share().is_part().then_some("--ranks");
+        let started = launch::launched().map(|share| share.of);
+        let is_other =
+            self.ranks.zip(started).is_some_and(|(ranks, started)| ranks.get() != started);
+        let others = is_other.then_some("--ranks");
         let (is_gpt, several) = (self.model == ModelName::Gpt, self.accumulate.get() > 1);
         let rules = [
             (self.ranges.then_some("--ranges"), !is_cuda, "--device cuda"),
@@ -374,6 +378,7 @@ impl Arguments {
             (ahead, several, "--accumulate 1"),
             (ahead, ranks.is_some(), "a run without --ranks"),
             (ranks, self.saved_plans().is_some(), "a run without --ranks, or no file"),
+            (others, true, "as many processes as were started"),
             (ranks, self.per != PerName::Minibatch, "--per minibatch"),
         ];
         for (option, is_misplaced, place) in rules {

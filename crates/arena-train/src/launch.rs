@@ -18,11 +18,13 @@ use crate::error::TrainError;
 use crate::training::Share;
 
 /// The variables with which launchers tell a process its number, and how many there are: this program, and those of MPI.
-const LAUNCHERS: [[&str; 2]; 4] = [
+const LAUNCHERS: [[&str; 2]; 5] = [
     ["ARENA_RANK", "ARENA_RANKS"],
     ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
     ["PMI_RANK", "PMI_SIZE"],
     ["MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"],
+    // `srun --mpi=pmix`
+    ["PMIX_RANK", "SLURM_STEP_NUM_TASKS"],
 ];
 
 /// Where rank 0 leaves the name of a run on NCCL for the others.
@@ -178,6 +180,19 @@ impl<D: Device> Ranks<D> {
             }
         }
         Ok(())
+    }
+
+    /// The most of each figure that any rank has.
+    ///
+    /// # Errors
+    ///
+    /// When the ranks cannot talk any more.
+    pub fn most<const N: usize>(&self, mine: [u64; N]) -> Result<[u64; N], TrainError> {
+        let mut most = mine;
+        for its in gather(&*self.engine, Ok(mine))?? {
+            most.iter_mut().zip(its).for_each(|(most, its)| *most = its.max(*most));
+        }
+        Ok(most)
     }
 
     /// Waits until every process has come to its end. A launcher ends the others when one ends with a failure.

@@ -267,14 +267,21 @@ fn train<N: Network>(
         events.failed(error);
     }
     let (trained, evaluation, sample, checkpoint) = ran?;
-    if !is_first {
-        return Ok(if trained.interrupted { stop.status().into() } else { ExitCode::SUCCESS });
-    }
     let observed = trainer.steady_state().context("the arena is observed")?;
+    let late =
+        [observed.late_driver_allocations(), observed.heap_allocations_per_step().unwrap_or(0)];
+    let late = ranks.map_or(Ok(late), |ranks| ranks.most(late))?;
+    if !is_first {
+        let is_whole = !trained.interrupted && evaluation.is_some();
+        return Ok(if is_whole { ExitCode::SUCCESS } else { stop.status().into() });
+    }
     let arena = trainer.arena();
     let (deviations, sites) = (arena.plan_deviations(key), arena.plan_deviation_sites(key));
     let step = Step::new(step, planned, deviations, &sites);
-    let summary = Summary::new::<N>(&trained, evaluation, arena.stats(), observed, step);
+    let mut summary = Summary::new::<N>(&trained, evaluation, arena.stats(), observed, step);
+    if ranks.is_some() {
+        summary.take_most(late);
+    }
     let json = write_json(arguments, &summary);
     let events = events.map_or(Ok(Lost::default()), EventWriter::finish);
     if let Ok(lost) = events

@@ -167,6 +167,14 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// Takes the most that any rank had of driver allocations after the first step, and of heap allocations in a steady one.
+    pub const fn take_most(&mut self, [driver, heap]: [u64; 2]) {
+        self.driver_allocations_after_first_step = driver;
+        self.host_allocations_per_step = Some(heap);
+    }
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = ByteSize::bytes_exact;

@@ -138,7 +138,7 @@ fn two_ranks_have_the_bits_of_one_process_that_accumulates_their_parts() {
     for figure in ["host_allocations_per_step", "driver_allocations_after_first_step"] {
         assert_eq!(json[figure], 0, "{figure}");
     }
-    // One process has printed.
+    // One process has printed, and the figures are the most of any.
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(printed.matches("test accuracy").count(), 1, "{printed}");
 }
@@ -229,6 +229,17 @@ fn a_rank_that_hangs_is_named_after_the_timeout() {
     assert!(told.contains("rank 1 did not come"), "{told}");
     assert!(
         !told.contains("rank 0 did not come") && !told.contains("rank 2 did not come"),
+        "{told}"
+    );
+}
+
+#[test]
+fn another_number_of_ranks_than_was_started_is_refused() {
+    let output = run(&[(2, &["--ranks", "3"])]);
+    let told = told(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("arena-train: --ranks needs as many processes as were started"),
         "{told}"
     );
 }
