@@ -173,8 +173,9 @@ fn a_step_of_several_batches_happens_whole_or_not_at_all_too(
     in_pool(|| {
         let config = config(2, (), (Per::Minibatch, reset, ADAM));
         let failures = check::<Cnn<_>>(&config, &data(13), (Placement::Bump, planned));
-        // The sums are cleared, and there are two batches, but in the short last step.
-        assert!(failures >= 3 * 7 + 4, "{failures} calls failed");
+        // The sums are cleared, each of two batches writes its loss and its hits, and the mean loss is read; the short last
+        // step has one batch.
+        assert!(failures >= 3 * 6 + 4, "{failures} calls failed");
     });
 }
 
