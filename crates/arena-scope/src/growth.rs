@@ -57,12 +57,14 @@ impl fmt::Display for Growth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, path, again, grown_bytes } = self;
         write!(f, "{key} was opened once, and grew by {grown_bytes} bytes while it was open: ")?;
-        let path = path.join(" > ");
+        let named = |name: &&'static str| if name.is_empty() { "(unnamed)" } else { name };
+        let path = path.iter().map(named).collect::<Vec<_>>().join(" > ");
         match again {
             Again::Scope { name, visits, visit } => write!(
                 f,
-                "the inner scope `{name}` was opened {visits} times in `{path}`, and found more than the first time \
-                 from visit {visit} on"
+                "the inner scope `{}` was opened {visits} times in `{path}`, and found more than the first time from \
+                 visit {visit} on",
+                named(name)
             )?,
             Again::Call { call_site, requests } => {
                 write!(f, "{call_site} was asked {requests} times in `{path}`")?;

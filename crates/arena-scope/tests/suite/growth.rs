@@ -88,6 +88,25 @@ fn an_inner_scope_that_finds_more_than_the_first_time_is_named_with_its_visit(
     Ok(())
 }
 
+#[test]
+fn a_scope_without_a_name_is_told_as_that() -> Outcome {
+    let seen = arena().steady_state(1, |arena, _| {
+        arena.scope(|run| {
+            for _ in 0..3 {
+                run.scope(|step| step.alloc::<u8>(1).map(drop))?;
+                run.alloc::<u8>(1)?;
+            }
+            arena_scope::Ok(())
+        })
+    })?;
+    let text = seen.check().unwrap_err().to_string();
+    assert!(
+        text.contains("the inner scope `(unnamed)` was opened 3 times in `(unnamed)`"),
+        "{text}"
+    );
+    Ok(())
+}
+
 #[rstest]
 #[case::steps_in_scopes_of_their_own(1, |run: &mut Scope<'_, '_>| {
     let _weights = run.alloc::<u8>(100)?;
