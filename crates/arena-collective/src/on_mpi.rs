@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,8 +106,8 @@ impl Mpi {
             let (rank, size) = (rank.unsigned_abs(), size.unsigned_abs());
             let error =
                 CollectiveError::TimedOut { rank, size, call, number, waited, missing_ranks };
-            // Nobody is left who could.
-            eprintln!("{error}");
+            // Nobody is left who could. In one piece, for the others write there too.
+            let _ = io::stderr().write_all(format!("{error}\n").as_bytes());
             self.world.abort(1)
         })
     }

@@ -217,9 +217,10 @@ pub fn print(text: &str) -> Result<(), FileError> {
     write(Path::new(STANDARD), |to| to.write_all(text.as_bytes()))
 }
 
-/// Writes a line to the standard error. If that is closed, the program goes on, where `eprintln!` would panic.
+/// Writes a line to the standard error, in one piece, for other processes may write there too. If it is closed, the
+/// program goes on, where `eprintln!` would panic.
 pub fn tell(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// A text from a file, for an error message: without its middle if it is long.
