@@ -91,9 +91,9 @@ fn an_inner_scope_that_finds_more_than_the_first_time_is_named_with_its_visit(
 #[test]
 fn a_scope_without_a_name_is_told_as_that() -> Outcome {
     let seen = arena().steady_state(1, |arena, _| {
-        arena.scope(|run| {
+        arena.scope_named("", |run| {
             for _ in 0..3 {
-                run.scope(|step| step.alloc::<u8>(1).map(drop))?;
+                run.scope_named("", |step| step.alloc::<u8>(1).map(drop))?;
                 run.alloc::<u8>(1)?;
             }
             arena_scope::Ok(())
