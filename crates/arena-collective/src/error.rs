@@ -62,6 +62,25 @@ pub enum CollectiveError {
     },
 }
 
+impl CollectiveError {
+    /// Refuses operands of different lengths.
+    pub(crate) const fn check_lengths(from: usize, into: usize) -> Result<(), Self> {
+        if from == into {
+            return Ok(());
+        }
+        Err(Self::Lengths { from: from as u64, into: into as u64 })
+    }
+
+    /// Refuses a root that is none of the ranks.
+    pub(crate) fn check_root(root: u32, size: u32) -> Result<(), Self> {
+        if root < size {
+            return Ok(());
+        }
+        let reason = format!("there is no rank {root} among {size}");
+        Err(Self::Refused { call: "broadcast", reason })
+    }
+}
+
 fn missing(ranks: &[u32]) -> String {
     match ranks {
         [] => String::new(),

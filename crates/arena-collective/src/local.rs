@@ -204,19 +204,13 @@ impl Collective<Host> for Local {
         into: ViewMut<'_, f32>,
     ) -> Result<(), CollectiveError> {
         let (from, into) = (from.as_slice(), into.into_mut_slice());
-        if from.len() != into.len() {
-            let (from, into) = (from.len() as u64, into.len() as u64);
-            return Err(CollectiveError::Lengths { from, into });
-        }
+        CollectiveError::check_lengths(from.len(), into.len())?;
         let (from, into) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(into));
         self.meet(Call::AllReduce(from.len()), from, into)
     }
 
     fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<(), CollectiveError> {
-        if root >= self.size() {
-            let reason = format!("there is no rank {root} among {}", self.size());
-            return Err(CollectiveError::Refused { call: "broadcast", reason });
-        }
+        CollectiveError::check_root(root, self.size)?;
         let mine = bytes.to_vec();
         self.meet(Call::Broadcast(bytes.len(), root), &mine, bytes)
     }

@@ -132,10 +132,7 @@ impl Collective<Host> for Mpi {
         into: ViewMut<'_, f32>,
     ) -> Result<(), CollectiveError> {
         let (from, into) = (from.as_slice(), into.into_mut_slice());
-        if from.len() != into.len() {
-            let (from, into) = (from.len() as u64, into.len() as u64);
-            return Err(CollectiveError::Lengths { from, into });
-        }
+        CollectiveError::check_lengths(from.len(), into.len())?;
         check_count("all-reduce", from.len())?;
         self.count();
         request::scope(|scope| {
@@ -150,12 +147,8 @@ impl Collective<Host> for Mpi {
 
     fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<(), CollectiveError> {
         check_count("broadcast", bytes.len())?;
-        let refused = || CollectiveError::Refused {
-            call: "broadcast",
-            reason: format!("there is no rank {root} among {}", self.world.size()),
-        };
-        let root = i32::try_from(root).ok().filter(|root| *root < self.world.size());
-        let root = self.world.process_at_rank(root.ok_or_else(refused)?);
+        CollectiveError::check_root(root, self.size())?;
+        let root = self.world.process_at_rank(root.cast_signed());
         self.count();
         request::scope(|scope| {
             self.wait("a broadcast", root.immediate_broadcast_into(scope, bytes))

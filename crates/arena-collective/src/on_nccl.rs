@@ -75,7 +75,7 @@ struct Inner {
     communicator: Option<Communicator>,
     /// Taken by the drop alone; made right after the communicator.
     staging: Option<Staging>,
-    /// Why there are no more calls.
+    /// The error that ended it: every later call returns it.
     ended: Option<CollectiveError>,
 }
 
@@ -246,10 +246,7 @@ impl Collective<Cuda> for Nccl {
         into: ViewMut<'_, f32, Cuda>,
     ) -> Result<(), CollectiveError> {
         let call = "all-reduce";
-        if from.len() != into.len() {
-            let (from, into) = (from.len() as u64, into.len() as u64);
-            return Err(CollectiveError::Lengths { from, into });
-        }
+        CollectiveError::check_lengths(from.len(), into.len())?;
         if [DeviceSlice::stream(&from), DeviceSlice::stream(&into)]
             .iter()
             .any(|s| ***s != *self.stream)
@@ -267,9 +264,7 @@ impl Collective<Cuda> for Nccl {
 
     fn broadcast(&self, bytes: &mut [u8], root: u32) -> Result<(), CollectiveError> {
         let call = "broadcast";
-        if root >= self.size {
-            return Err(refused(call, format!("there is no rank {root} among {}", self.size)));
-        }
+        CollectiveError::check_root(root, self.size)?;
         self.count();
         self.on_communicator(call, |communicator, staging| {
             let failed = |reason| refused(call, reason);

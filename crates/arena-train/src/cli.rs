@@ -89,9 +89,8 @@ pub struct Arguments {
     /// Show each scope to profilers as an NVTX range; needs `--device cuda`
     #[arg(long)]
     pub ranges: bool,
-    /// Train with so many processes on this machine, each of which takes its part of each batch: on the host with the
-    /// feature `mpi`, on CUDA devices, one for each, with `nccl`. A program that `mpirun` has started finds the others by
-    /// itself
+    /// Train with N processes on this machine. Each takes its part of each batch: on the host with the feature `mpi`, on
+    /// CUDA devices, one for each process, with `nccl`. A program that `mpirun` has started finds the others by itself
     #[arg(long, value_name = "N", value_parser = ranks)]
     pub ranks: Option<NonZeroU32>,
     /// Seconds that a process waits for the others before it ends them all

@@ -207,7 +207,7 @@ impl<D: Device> Parameters<D> {
     ///
     /// # Errors
     ///
-    /// When there are no ranks, or not so many; when the device refuses.
+    /// When the run has no rank of this number; when the device refuses.
     pub fn report(&mut self, rank: u32, state: f32) -> Result<(), TrainError> {
         let Some((sums, report)) = &mut self.sums else { return Ok(()) };
         let at = 1 + rank as usize;
