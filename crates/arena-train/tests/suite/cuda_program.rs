@@ -284,7 +284,7 @@ mod on_the_standin {
         let Some(mut command) = with_nccl(data.path()) else { return };
         command.args(["--ranks", "2", "--batch", "4", "--epochs", "100000"]);
         command
-            .args(["--rank-timeout", "3", "--checkpoint-every", "1", "--checkpoint"])
+            .args(["--rank-timeout", "12", "--checkpoint-every", "1", "--checkpoint"])
             .arg(&saved);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let begin = Instant::now();

@@ -219,7 +219,7 @@ fn a_rank_that_hangs_is_named_after_the_timeout() {
     let place = Place::new();
     let file = place.at("file");
     let begin = Instant::now();
-    let limits = ["--rank-timeout", "2", "--checkpoint", &file, "--checkpoint-every", "1"];
+    let limits = ["--rank-timeout", "8", "--checkpoint", &file, "--checkpoint-every", "1"];
     let child = started(&[(3, &[&["--epochs", "2"], &limits[..]].concat())]);
     wait_for(&file);
     signal("-STOP", pid(1, &file));
