@@ -104,6 +104,14 @@ impl Unbroken {
             "{what}: the parameters are not those after {done} steps: {ended:?}"
         );
         assert!(losses.len() as u64 <= done, "{what}: a loss of a step that was not done");
+        // A host that waits for each loss tells it even if the step's scope fails to close.
+        if trainer.config().ahead.is_none() {
+            assert_eq!(
+                losses.len() as u64,
+                done,
+                "{what}: each step that was done has told its loss"
+            );
+        }
         assert_eq!(losses, self.losses[..losses.len()], "{what}");
         let failure = ended.err()?;
         let (rest, ended) = train(trainer, data);
