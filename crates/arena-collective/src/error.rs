@@ -71,7 +71,7 @@ impl CollectiveError {
         Err(Self::Lengths { from: from as u64, into: into as u64 })
     }
 
-    /// Refuses a root that is none of the ranks.
+    /// Refuses a root that is not the number of a rank.
     pub(crate) fn check_root(root: u32, size: u32) -> Result<(), Self> {
         if root < size {
             return Ok(());

@@ -38,23 +38,25 @@ pub fn start(
     let stop = StopSignal::listen().map_err(not_started)?;
     let folder = tempfile::tempdir().map_err(not_started)?;
     let program = env::current_exe().map_err(not_started)?;
+    let all = env::var("CUDA_VISIBLE_DEVICES").ok();
     let mut running = Running(Vec::new());
     for rank in 0..ranks.get() {
         let mut command = Command::new(&program);
         command.args(env::args_os().skip(1));
         command.env("ARENA_RANK", rank.to_string()).env("ARENA_RANKS", ranks.to_string());
         command.env("ARENA_RANK_ID", folder.path().join("id"));
-        command.env("CUDA_VISIBLE_DEVICES", visible(first_device + rank as usize));
+        command.env("CUDA_VISIBLE_DEVICES", visible(all.as_deref(), first_device + rank as usize));
         running.0.push((rank, command.spawn().map_err(not_started)?));
     }
     running.watch(&stop, timeout).map_err(not_started)
 }
 
-/// The device of this number among those that this process may see.
-fn visible(device: usize) -> String {
-    let named = env::var("CUDA_VISIBLE_DEVICES").ok();
-    let named = named.as_deref().and_then(|all| all.split(',').nth(device).map(str::to_owned));
-    named.unwrap_or_else(|| device.to_string())
+/// The device of this number among those that this process may see; none, which the rank then says, where there are fewer.
+fn visible(all: Option<&str>, device: usize) -> String {
+    match all {
+        Some(all) => all.split(',').nth(device).unwrap_or("").to_owned(),
+        None => device.to_string(),
+    }
 }
 
 /// Processes that are killed when this is dropped.
@@ -108,5 +110,16 @@ impl Drop for Running {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn a_rank_sees_the_device_of_its_number_among_those_that_the_program_sees() {
+        assert_eq!([2, 3].map(|device| visible(None, device)), ["2", "3"]);
+        assert_eq!([0, 1, 2].map(|device| visible(Some("5,7"), device)), ["5", "7", ""]);
     }
 }
